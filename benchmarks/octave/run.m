@@ -1,0 +1,24 @@
+% Sweeps of Algorithm 1 or 2 from the start points in a .mat file; prints what engine.py reads:
+%   loss <number>   after each of three sweeps from `compared`
+%   ms <number>     milliseconds per sweep, three repetitions from `timed`, each of `seconds` or at least one sweep
+function run(file, seconds)
+  maxNumCompThreads(1);
+  starts = load(file);
+  q = prepare(starts.compared);
+  took = zeros(1, 3);
+  for k = 1:3
+    tic; q = sweep(q); took(k) = toc;
+    printf("loss %.17g\n", loss(q));
+  end
+  count = ceil(seconds / min(took));
+  start = prepare(starts.timed);
+  for k = 1:3
+    q = start;
+    tic;
+    for j = 1:count
+      q = sweep(q);
+    end
+    took(k) = toc / count;
+  end
+  printf("ms %.9g\n", 1e3 * took);
+end

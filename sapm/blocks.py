@@ -1,0 +1,409 @@
+"""The block updates: each minimises the penalty loss over one block with the rest held fixed, and none raises it.
+
+A `Work` is a point together with what the blocks would otherwise compute again and again: activations, defects, and the
+norms that the loss is made of. Blocks act on the `Window` of a layer l: all that touches u_l, W_l and b_l. A window is
+opened, updated by one or several blocks and closed, which writes it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from sapm import lstsq
+from sapm.jet import Activation, Jet
+from sapm.network import Dense, Network, Stack
+from sapm.objective import (
+    Norms,
+    Objective,
+    Point,
+    defects,
+    length_squared,
+    norms,
+    output_misfit,
+    ridge_d,
+    ridge_W,
+    sizes,
+    target,
+    value_weight,
+    weigh,
+)
+
+ARMIJO, GROW, SHRINK, LONGEST = 1e-4, 1.5, 0.5, 2.0
+
+
+class Part(eqx.Module):
+    """One term's share of the work, by layer: jets u_l, (σ, σ') at their values, defects r_l, step lengths for a_l.
+
+    u_0 is the input jet and passes unchanged: its pair is (x, 1).
+    """
+
+    aux: Stack
+    lifted: Stack
+    defect: Stack
+    length: Float[Array, "L n"]
+
+
+class Work(eqx.Module):
+    network: Network
+    parts: tuple[Part, ...]
+    norms: Norms
+
+
+class Pane(eqx.Module):
+    """One term's share of a window: z_{l-1}, u_l and its (σ, σ'), r_l; the target and the defect of layer l+1."""
+
+    z: Jet
+    u: Jet
+    lifted: tuple[Array, Array] | None
+    r: Jet
+    goal: Jet | None
+    upper: Jet | None
+    length: Float[Array, " n"]
+
+
+class Window(eqx.Module):
+    """Layer l (and l+1, None at the top) with all that touches it. Rows l, l+1 of the norms are written on closing."""
+
+    layer: Dense
+    above: Dense | None
+    panes: tuple[Pane, ...]
+    norms: Norms
+    sigma: Activation = eqx.field(static=True)
+
+
+def prepare(obj: Objective, point: Point) -> Work:
+    """Compute everything that depends on the point, from scratch."""
+    network, parts = point.network, []
+    for term, aux in zip(obj.terms, point.aux, strict=True):
+        x = term.x.value
+        lifted = replace(aux, tail=aux.tail[:-1]).map(lambda u: network.sigma.pair(u.value))
+        parts.append(
+            Part(
+                aux.prepend(term.x).grow(),
+                lifted.prepend((x, jnp.ones_like(x))).grow(),
+                defects(term, network, aux),
+                jnp.ones((obj.depth, len(term.y))),
+            )
+        )
+    return Work(network, tuple(parts), norms(obj, point, [part.defect for part in parts]))
+
+
+def point_of(work: Work) -> Point:
+    run = work.network.stack.run
+    return Point(work.network, tuple(Stack.of(part.aux.layers()[1:], run) for part in work.parts))
+
+
+def actual_loss(obj: Objective, work: Work) -> Float[Array, ""]:
+    return weigh(obj, work.norms)
+
+
+def _put(x: Array, l, row: Array) -> Array:
+    return lax.dynamic_update_index_in_dim(x, row, l - 1, 0)
+
+
+def _same(l, number: int) -> bool:
+    """Whether l is that layer. A traced l is inside the run of equal layers, so it is neither the first nor the last."""
+    return isinstance(l, int) and l == number
+
+
+def open_window(obj: Objective, work: Work, l) -> Window:
+    """l is an integer, or traced inside the run of equal layers and below its last."""
+    top, panes = _same(l, obj.depth), []
+    for term, part in zip(obj.terms, work.parts, strict=True):
+        value, slope = part.lifted[l - 1]
+        panes.append(
+            Pane(
+                Jet(value, slope[:, None, :] * part.aux[l - 1].tangents),
+                part.aux[l],
+                None if top else part.lifted[l],
+                part.defect[l],
+                None if top else target(term, part.aux[l + 1], _same(l + 1, obj.depth)),
+                None if top else part.defect[l + 1],
+                lax.dynamic_index_in_dim(part.length, l - 1, keepdims=False),
+            )
+        )
+    stack = work.network.stack
+    return Window(stack[l], None if top else stack[l + 1], tuple(panes), work.norms, work.network.sigma)
+
+
+def _close_norms(obj: Objective, window: Window, l) -> Norms:
+    n = window.norms
+    vs, taus = list(n.v), list(n.tau)
+    for i, pane in enumerate(window.panes):
+        for layer, r in ((l, pane.r), (l + 1, pane.upper)):
+            if r is not None:
+                v, tau = sizes(obj.terms[i], r)
+                vs[i], taus[i] = _put(vs[i], layer, v), _put(taus[i], layer, tau)
+    return replace(n, s=_put(n.s, l, jnp.sum(window.layer.W**2)), v=tuple(vs), tau=tuple(taus))
+
+
+def close_window(obj: Objective, work: Work, l: int, window: Window) -> Work:
+    parts = []
+    for part, pane in zip(work.parts, window.panes, strict=True):
+        aux, lifted, found = part.aux.set(l, pane.u), part.lifted, part.defect.set(l, pane.r)
+        if pane.upper is not None:
+            lifted, found = lifted.set(l, pane.lifted), found.set(l + 1, pane.upper)
+        parts.append(Part(aux, lifted, found, _put(part.length, l, pane.length)))
+    network = replace(work.network, stack=work.network.stack.set(l, window.layer))
+    return Work(network, tuple(parts), _close_norms(obj, window, l))
+
+
+def _run_blocks(obj: Objective, window: Window, l, blocks: tuple[str, ...]) -> Window:
+    for block in blocks:
+        window = BLOCKS[block](obj, window, l)
+    return window
+
+
+def update(obj: Objective, work: Work, l: int, *blocks: str) -> Work:
+    """Run the named blocks, one after the other, at layer l."""
+    return close_window(obj, work, l, _run_blocks(obj, open_window(obj, work, l), l, blocks))
+
+
+def update_run(obj: Objective, work: Work, lowest: int, highest: int, down: bool, blocks: tuple[str, ...]) -> Work:
+    """The same at the equal layers lowest..highest, downwards or upwards, compiled once.
+
+    Each step reads the work as it was, except for what its predecessor changed, which is carried along. (Reading and writing
+    one array in a loop would make XLA copy the whole of it at every step.)
+    """
+
+    def neighbour(window: Window, changed: tuple) -> Window:
+        """The window with what the layer updated before it has changed."""
+        if down:
+            layer, panes = changed
+            new = (replace(mine, goal=u, upper=r) for mine, (u, r) in zip(window.panes, panes, strict=True))
+            return replace(window, above=layer, panes=tuple(new))
+        new = (replace(mine, z=z, r=r) for mine, (z, r) in zip(window.panes, changed[1], strict=True))
+        return replace(window, panes=tuple(new))
+
+    def changes(window: Window) -> tuple:
+        if down:
+            return window.layer, tuple((pane.u, pane.r) for pane in window.panes)
+        lifted = (Jet(p.lifted[0], p.lifted[1][:, None, :] * p.u.tangents) for p in window.panes)  # type: ignore[index]
+        return None, tuple((z, pane.upper) for z, pane in zip(lifted, window.panes, strict=True))
+
+    def body(carry, l):
+        changed, n = carry
+        window = replace(neighbour(open_window(obj, work, l), changed), norms=n)
+        window = _run_blocks(obj, window, l, blocks)
+        written = [(p.u, p.lifted, p.upper if down else p.r, p.length) for p in window.panes]
+        return (changes(window), _close_norms(obj, window, l)), (window.layer, written)
+
+    if down:
+        start = open_window(obj, work, highest)
+        changed = start.above, tuple((pane.goal, pane.upper) for pane in start.panes)
+    else:
+        changed = None, tuple((pane.z, pane.r) for pane in open_window(obj, work, lowest).panes)
+    layers = jnp.arange(lowest, highest + 1)
+    (changed, n), (layer, written) = lax.scan(body, (changed, work.norms), layers, reverse=down)
+    parts = []
+    for part, (u, lifted, r, length), (_, edge) in zip(work.parts, written, changed[1], strict=True):
+        found = part.defect.set_range(lowest + down, r).set(lowest if down else highest + 1, edge)
+        length = lax.dynamic_update_slice_in_dim(part.length, length, lowest - 1, 0)
+        parts.append(Part(part.aux.set_range(lowest, u), part.lifted.set_range(lowest, lifted), found, length))
+    stack = work.network.stack.set_range(lowest, layer)
+    return Work(replace(work.network, stack=stack), tuple(parts), n)
+
+
+def _each(window: Window, change) -> Window:
+    """Replace every pane by change(i, pane)."""
+    return replace(window, panes=tuple(change(i, pane) for i, pane in enumerate(window.panes)))
+
+
+def _residual(obj: Objective, l, layer: Dense, i: int, pane: Pane) -> Jet:
+    goal = target(obj.terms[i], pane.u, _same(l, obj.depth))
+    return jax.tree.map(jnp.subtract, layer(pane.z), goal)
+
+
+def _has_value(obj: Objective, i: int, l) -> bool:
+    """A PDE term has no value defect at the top."""
+    return not (obj.terms[i].is_pde and _same(l, obj.depth))
+
+
+def update_W(obj: Objective, window: Window, l, joint: bool = False) -> Window:
+    """W_l (with `joint`: W_l and b_l together) minimises Σ κ (β_l Ω² ‖W z + b - a‖² + α_l Σ_i ‖W z_i - d_i‖²) + λ_l ‖W‖²."""
+    layer, normals = window.layer, []
+    for i, (term, pane) in enumerate(zip(obj.terms, window.panes, strict=True)):
+        if _has_value(obj, i, l):
+            weight = term.weight * value_weight(obj, i, window.norms.t[i], l)
+            normals.append(lstsq.rows(pane.z.value, pane.r.value, weight, bias=joint))
+        if term.is_pde:
+            tangents = [x.reshape(-1, x.shape[-1]) for x in (pane.z.tangents, pane.r.tangents)]
+            weight = term.weight * obj.alpha[i][l - 1]
+            weight = jnp.repeat(weight, term.c.shape[-1]) if weight.ndim else weight
+            normals.append(lstsq.rows(*tangents, weight, bias=False, room=joint))
+    total = sum(normals[1:], normals[0])
+    current = jnp.concatenate([layer.W.T, layer.b[None]]) if joint else layer.W.T
+    ridge = jnp.where(jnp.arange(len(current)) < layer.W.shape[1], ridge_W(obj, window.norms, l), 0.0)
+    new = current + lstsq.step(total, ridge, current)
+    layer = Dense(new[:-1].T, new[-1]) if joint else Dense(new.T, layer.b)
+    window = replace(window, layer=layer)
+    return _each(window, lambda i, pane: replace(pane, r=_residual(obj, l, layer, i, pane)))
+
+
+def update_b(obj: Objective, window: Window, l) -> Window:
+    """b_l minimises Σ κ β_l Ω² ‖W z + b - a‖²: it moves by minus the weighted mean of the defects."""
+    layer = window.layer
+    shift, total = jnp.zeros_like(layer.b), jnp.zeros(())
+    for i, (term, pane) in enumerate(zip(obj.terms, window.panes, strict=True)):
+        if _has_value(obj, i, l):
+            weight = term.weight * value_weight(obj, i, window.norms.t[i], l)
+            r = pane.r.value
+            shift += weight @ r if weight.ndim else weight * jnp.sum(r, axis=0)
+            total += jnp.sum(jnp.broadcast_to(weight, pane.length.shape))
+    shift = jnp.where(total > 0, shift / jnp.where(total > 0, total, 1.0), 0.0)
+    window = replace(window, layer=Dense(layer.W, layer.b - shift))
+    return _each(window, lambda i, pane: replace(pane, r=Jet(pane.r.value - shift, pane.r.tangents)))
+
+
+def _gap(obj: Objective, window: Window, l) -> Float[Array, ""]:
+    """ω_l / ω_{l+1}: ‖W_{l+1}‖_F² under SAPM, 1 under PM."""
+    return window.norms.s[l] if obj.adaptive else jnp.ones(())
+
+
+def update_d(obj: Objective, window: Window, l) -> Window:
+    """d_l of every PDE sample minimises α_{l+1} ‖W_{l+1}(σ'∘d) - d_{l+1}‖² + (ω_l/ω_{l+1}) α_l ‖D - d‖² + ξ ‖d‖².
+
+    D = W_l z_{l-1} is what layer l gives. At the top: |c·d - y|² + α_L ‖D - d‖², in closed form.
+    """
+    n = window.norms
+    out, ts, panes = list(n.out), list(n.t), list(window.panes)
+    for i, term in enumerate(obj.terms):
+        if not term.is_pde:
+            continue
+        pane, alpha = panes[i], obj.alpha[i]
+        u, r, upper = pane.u, pane.r, pane.upper
+        if upper is None or window.above is None or pane.lifted is None or pane.goal is None:  # the top
+            misfit = -term.residual(Jet(u.value, u.tangents + r.tangents))
+            gain = term.c / (alpha[-1] + jnp.sum(term.c**2, -1, keepdims=True))
+            change = gain[:, :, None] * misfit[:, None, :] + r.tangents
+            u = Jet(u.value, u.tangents + change)
+            out[i] = output_misfit(term, u)
+        else:
+            W, slope = window.above.W, pane.lifted[1]
+            xi = ridge_d(obj, i, n.s, _put(n.v[i], l, sizes(term, r)[0]), l)
+            shift, scale = _gap(obj, window, l) * alpha[l - 1], alpha[l]
+            gradient = scale * slope[:, None, :] * (upper.tangents @ W) - shift * r.tangents
+            gradient += xi[:, None, None] * u.tangents
+            change = lstsq.shifted_solve(W, jnp.sqrt(scale) * slope, shift + xi, -gradient)
+            u = Jet(u.value, u.tangents + change)
+            upper = Jet(upper.value, (slope[:, None, :] * u.tangents) @ W.T - pane.goal.tangents)
+        ts[i] = _put(ts[i], l, length_squared(u))
+        panes[i] = replace(pane, u=u, r=Jet(r.value, r.tangents - change), upper=upper)
+    return replace(window, panes=tuple(panes), norms=replace(n, t=tuple(ts), out=tuple(out)))
+
+
+def _weights_a(obj: Objective, window: Window, i: int, l) -> tuple[Array, Array, Array]:
+    """ρ = (ω_l/ω_{l+1}) β_l Ω²_l, β_{l+1} Ω²_{l+1} and α_{l+1}: the weights of φ in `update_a`."""
+    t, alpha = window.norms.t[i], obj.alpha[i]
+    return _gap(obj, window, l) * value_weight(obj, i, t, l), value_weight(obj, i, t, l + 1), alpha[l]
+
+
+def update_a(obj: Objective, window: Window, l) -> Window:
+    """One gradient step for a_l on every sample, each with a step length of its own.
+
+    Sample by sample the loss is, up to κ_n ω_{l+1},
+        φ(a) = β_{l+1} Ω²_{l+1} ‖W σ(a) + b - a_{l+1}‖² + α_{l+1} Σ_i ‖W (σ'(a)∘d_i) - d_{l+1,i}‖² + ρ ‖q - a‖²,
+    ρ = (ω_l/ω_{l+1}) β_l Ω²_l. The step is -length · ∇φ/(2ρ). It is taken where it passes Armijo's test; the next one is
+    then 1.5 times longer (at most 2), elsewhere half as long: backtracking spread over the sweeps, at one trial each.
+    """
+    sigma, above = window.sigma, window.above
+    assert above is not None
+
+    def move(i: int, pane: Pane) -> Pane:
+        u, r, upper, lifted = pane.u, pane.r, pane.upper, pane.lifted
+        assert upper is not None and lifted is not None and pane.goal is not None
+        rho, w_value, w_tangent = _weights_a(obj, window, i, l)
+        scale = jnp.where(rho > 0, 1 / jnp.where(rho > 0, rho, 1.0), 0.0)
+
+        gradient = lifted[1] * ((w_value[..., None] * upper.value) @ above.W) - rho[..., None] * r.value
+        if obj.terms[i].is_pde:
+            pull = u.tangents * (upper.tangents @ above.W)
+            total = sum(pull[:, i] for i in range(pull.shape[1]))  # not jnp.sum: XLA runs a short reduction 20× slower
+            gradient += w_tangent * sigma.curve(u.value, *lifted) * total
+        step = -(pane.length * scale)[:, None] * gradient
+        value = u.value + step
+        new_lifted = sigma.pair(value)
+        z = Jet(new_lifted[0], new_lifted[1][:, None, :] * u.tangents)
+        new_upper = jax.tree.map(jnp.subtract, above(z), pane.goal)
+        new_r = r.value - step
+
+        def phi(r, upper):  # plain sums of squares first: XLA runs them 4× faster than weighted ones
+            tau = jnp.sum(upper.tangents**2, axis=(-2, -1))
+            return w_value * jnp.sum(upper.value**2, -1) + w_tangent * tau + rho * jnp.sum(r**2, -1)
+
+        descent = 2 * scale * pane.length * jnp.sum(gradient**2, -1)
+        taken = phi(new_r, new_upper) <= phi(r.value, upper) - ARMIJO * descent
+
+        def pick(new, old):
+            return jax.tree.map(lambda x, y: jnp.where(taken.reshape(-1, *(1,) * (x.ndim - 1)), x, y), new, old)
+
+        return replace(
+            pane,
+            u=Jet(pick(value, u.value), u.tangents),
+            lifted=pick(new_lifted, lifted),
+            r=Jet(pick(new_r, r.value), r.tangents),
+            upper=pick(new_upper, upper),
+            length=jnp.where(taken, jnp.minimum(pane.length * GROW, LONGEST), pane.length * SHRINK),
+        )
+
+    return _each(window, move)
+
+
+def update_a_relu(obj: Objective, window: Window, l) -> Window:
+    """ReLU only: one unit of a_l after the other takes its global minimiser, sample by sample, in closed form.
+
+    As a function of one entry, φ of `update_a` is a parabola on either side of 0. Left: min(q, 0). Right: the vertex,
+    if it is positive. The lower of the two is taken (the present entry on a tie).
+    """
+    sigma, above = window.sigma, window.above
+    if sigma.name != "relu":
+        raise ValueError(f"the closed form for a exists for relu only, not for {sigma.name}; use the gradient step, block 'a'.")
+    assert above is not None
+    columns = above.W.T
+    sizes = jnp.sum(columns**2, axis=1)
+
+    def move(i: int, pane: Pane) -> Pane:
+        u, q = pane.u, pane.u.value + pane.r.value
+        rho, w_value, w_tangent = _weights_a(obj, window, i, l)
+
+        def unit(j, carry):
+            a, upper = carry
+            old, qj, d, column, size = a[:, j], q[:, j], u.tangents[:, :, j], columns[j], sizes[j]
+
+            def shifted(jet, x, sign):
+                """The defects of layer l+1 with unit j at x added (sign 1) or taken out (-1)."""
+                on = sign * jnp.where(x > 0, 1.0, 0.0)
+                return Jet(jet.value + (on * x)[:, None] * column, jet.tangents + (on[:, None] * d)[:, :, None] * column)
+
+            rest = shifted(upper, old, -1.0)
+            pull, tug = rest.value @ column, rest.tangents @ column
+            curve = w_value * size + rho
+            vertex = (rho * qj - w_value * pull) / jnp.where(curve > 0, curve, 1.0)
+            switched = w_tangent * jnp.sum(2 * d * tug + d**2 * size, -1)
+
+            def cost(x):
+                return jnp.where(x > 0, w_value * (2 * x * pull + x**2 * size) + switched, 0.0) + rho * (x - qj) ** 2
+
+            left, right = jnp.minimum(qj, 0.0), jnp.where(vertex > 0, vertex, old)
+            best = jnp.where(cost(right) < cost(left), right, left)
+            best = jnp.where(cost(best) < cost(old), best, old)
+            return a.at[:, j].set(best), shifted(rest, best, 1.0)
+
+        value, upper = lax.fori_loop(0, len(columns), unit, (u.value, pane.upper))
+        r = Jet(q - value, pane.r.tangents)
+        return replace(pane, u=Jet(value, u.tangents), lifted=sigma.pair(value), r=r, upper=upper)
+
+    return _each(window, move)
+
+
+def update_Wb(obj: Objective, window: Window, l) -> Window:
+    return update_W(obj, window, l, joint=True)
+
+
+BLOCKS = {"W": update_W, "b": update_b, "Wb": update_Wb, "d": update_d, "a": update_a, "a-relu": update_a_relu}

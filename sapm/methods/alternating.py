@@ -1,0 +1,129 @@
+"""The paper's alternating sweeps. A sweep is data: a list of (block, layer) pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import equinox as eqx
+
+from sapm.blocks import BLOCKS, Work, actual_loss, prepare, update, update_run
+from sapm.jet import Activation, float64
+from sapm.network import Network, initialise
+from sapm.objective import Objective, mean_square, start_point
+
+Order = tuple[tuple[str, int], ...]
+
+
+def algorithm_1(depth: int) -> Order:
+    """Regression: W_L, b_L, then downwards a_l, W_l, b_l."""
+    return ("W", depth), ("b", depth), *((block, l) for l in range(depth - 1, 0, -1) for block in ("a", "W", "b"))
+
+
+def algorithm_2(depth: int) -> Order:
+    """PINN: W_L, b_L, d_L, then downwards W_l, b_l, d_l, a_l (interior, then boundary)."""
+    return tuple((block, l) for l in range(depth, 0, -1) for block in ("W", "b", "d", "a") if (block, l) != ("a", depth))
+
+
+def _segments(order: Order, run: tuple[int, int]) -> list[tuple[int, int, int, tuple[str, ...]]]:
+    """The sweep as (first layer, number of layers, direction, blocks): one loop where neighbouring layers look alike."""
+    groups: list[tuple[int, tuple[str, ...]]] = []
+    for block, l in order:
+        if groups and groups[-1][0] == l:
+            groups[-1] = (l, (*groups[-1][1], block))
+        else:
+            groups.append((l, (block,)))
+    inside = lambda l: run[0] <= l < run[1]  # noqa: E731
+    segments: list[tuple[int, int, int, tuple[str, ...]]] = []
+    for l, blocks in groups:
+        if segments and inside(l):
+            first, count, direction, same = segments[-1]
+            step = l - (first + (count - 1) * direction)
+            if inside(first) and blocks == same and abs(step) == 1 and (count == 1 or step == direction):
+                segments[-1] = (first, count + 1, step, same)
+                continue
+        segments.append((l, 1, 1, blocks))
+    return segments
+
+
+def sweep(obj: Objective, work: Work, order: Order) -> Work:
+    """Run the block updates in order."""
+    for first, count, direction, blocks in _segments(order, work.network.stack.run):
+        if count == 1:
+            work = update(obj, work, first, *blocks)
+        else:
+            lowest, highest = sorted((first, first + (count - 1) * direction))
+            work = update_run(obj, work, lowest, highest, direction < 0, blocks)
+    return work
+
+
+class Alternating(eqx.Module):
+    """Minimise PM's or SAPM's loss by sweeps of block updates.
+
+    `loop` compiles one program for all equal layers; inputs narrower than the first layer are then padded with zeros, so
+    that layer 1 is one of them. Otherwise every layer is compiled apart, which runs faster and compiles slower.
+    """
+
+    objective: Objective
+    widths: tuple[int, ...] = eqx.field(static=True)
+    sigma: Activation = eqx.field(static=True)
+    order: Order = eqx.field(static=True)
+    weights: str = eqx.field(static=True, default="paper")
+    start: str = eqx.field(static=True, default="uniform")
+    loop: bool = eqx.field(static=True, default=True)
+
+    def init(self, key) -> Work:
+        network = initialise(key, self.widths, self.sigma, self.weights)
+        network = network.widen_input(self.objective.terms[0].x.value.shape[1]) if self.loop else network.unstacked()
+        return prepare(self.objective, start_point(key, self.objective, network, self.start))
+
+    def step(self, work: Work) -> Work:
+        return sweep(self.objective, work, self.order)
+
+    def losses(self, work: Work):
+        return actual_loss(self.objective, work), mean_square(work.network, self.objective.terms)
+
+    def network(self, work: Work) -> Network:
+        return work.network.narrow_input(self.widths[0])
+
+    def blocks(self) -> list[tuple[str, Callable]]:
+        def one(block, l):
+            return f"block {block} of layer {l}", lambda work: update(self.objective, work, l, block)
+
+        return [one(block, l) for block, l in self.order]
+
+
+@float64
+def alternating(
+    obj: Objective,
+    widths: Sequence[int],
+    sigma: Activation,
+    order: Order | None = None,
+    init: str = "paper",
+    start: str = "uniform",
+    joint: bool = False,
+) -> Alternating:
+    """The paper's method for this objective: Algorithm 2 if it has a PDE term, Algorithm 1 otherwise.
+
+    `joint` solves W_l and b_l together instead of one after the other.
+    """
+    if obj.model not in ("pm", "sapm"):
+        raise ValueError(f"the alternating method separates layers, so it needs model 'pm' or 'sapm', not {obj.model!r}.")
+    if len(widths) != obj.depth + 1:
+        raise ValueError(f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has depth {obj.depth}.")
+    if order is None:
+        order = (algorithm_2 if any(term.is_pde for term in obj.terms) else algorithm_1)(obj.depth)
+        if joint:
+            order = tuple(("Wb" if block == "W" else block, l) for block, l in order if block != "b")
+    wrong = [
+        (block, l)
+        for block, l in order
+        if block not in BLOCKS or not 1 <= l <= obj.depth or (block.startswith("a") and l == obj.depth)
+    ]
+    if wrong:
+        raise ValueError(f"order has {wrong[0]}; blocks are {', '.join(BLOCKS)}, at layers 1..{obj.depth} (a: below {obj.depth}).")
+    pde = any(term.is_pde for term in obj.terms)
+    loop = obj.depth > (3 if pde else 12)  # measured: below, apart is 15-30 % faster; PDE programs are too long for it
+    if loop and widths[0] < widths[1]:
+        obj = replace(obj, terms=tuple(term.widen_input(widths[1]) for term in obj.terms))
+    return Alternating(obj, tuple(widths), sigma, tuple(order), init, start, loop)

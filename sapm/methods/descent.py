@@ -1,0 +1,101 @@
+"""Descent on any of the losses by optax: plain gradient descent with a decaying rate, Adam, L-BFGS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from sapm.jet import Activation, float64
+from sapm.network import Network, initialise
+from sapm.objective import Objective, Point, mean_square, penalty, start_point
+
+OPTIMISERS = ("gd", "adam", "lbfgs")
+
+
+class DescentState(eqx.Module):
+    variables: Network | Point
+    optimiser: Any
+
+
+class Descent(eqx.Module):
+    """LS: over the network. PM, SAPM: over the network and the auxiliary variables at once.
+
+    gd and adam have a rate that halves every `halving` iterations; lbfgs has a line search of its own.
+    """
+
+    objective: Objective
+    rate: Float[Array, ""]
+    halving: Float[Array, ""]
+    name: str = eqx.field(static=True)
+    widths: tuple[int, ...] = eqx.field(static=True)
+    sigma: Activation = eqx.field(static=True)
+    weights: str = eqx.field(static=True, default="paper")
+    start: str = eqx.field(static=True, default="uniform")
+
+    def _optimiser(self) -> optax.GradientTransformationExtraArgs:
+        if self.name == "lbfgs":
+            return optax.lbfgs()
+
+        def rate(count):  # optax's own schedules want a concrete rate; this one may change without a recompilation
+            return self.rate * 0.5 ** (count / self.halving)
+
+        return optax.with_extra_args_support(optax.sgd(rate) if self.name == "gd" else optax.adam(rate))
+
+    def _loss(self, variables) -> Float[Array, ""]:
+        if isinstance(variables, Point):
+            return penalty(self.objective, variables)
+        return mean_square(variables, self.objective.terms)
+
+    def init(self, key) -> DescentState:
+        network = initialise(key, self.widths, self.sigma, self.weights)
+        variables = network
+        if self.objective.model != "ls":
+            variables = start_point(key, self.objective, network, self.start)
+        return DescentState(variables, self._optimiser().init(variables))  # type: ignore[arg-type]
+
+    def step(self, state: DescentState) -> DescentState:
+        optimiser, variables = self._optimiser(), state.variables
+        if self.name == "lbfgs":
+            value, gradient = optax.value_and_grad_from_state(self._loss)(variables, state=state.optimiser)
+        else:
+            value, gradient = jax.value_and_grad(self._loss)(variables)
+        change, new = optimiser.update(
+            gradient, state.optimiser, variables, value=value, grad=gradient, value_fn=self._loss
+        )
+        return DescentState(optax.apply_updates(variables, change), new)  # type: ignore[arg-type]
+
+    def losses(self, state: DescentState) -> tuple[Array, Array]:
+        return self._loss(state.variables), mean_square(self.network(state), self.objective.terms)
+
+    def network(self, state: DescentState) -> Network:
+        return state.variables.network if isinstance(state.variables, Point) else state.variables
+
+    def blocks(self) -> list[tuple[str, Callable]]:
+        return [(f"the {self.name} step", self.step)]
+
+
+@float64
+def descent(
+    obj: Objective,
+    widths: Sequence[int],
+    sigma: Activation,
+    name: str = "adam",
+    rate: float = 1e-3,
+    halving: float = 1e4,
+    init: str = "paper",
+    start: str = "uniform",
+) -> Descent:
+    """Plain gradient descent ("gd", the paper's LS baseline), "adam" or "lbfgs" on the objective's own loss."""
+    if name not in OPTIMISERS:
+        raise ValueError(f"name={name!r} is not known; use one of {', '.join(OPTIMISERS)}.")
+    if not (rate > 0 and halving > 0):
+        raise ValueError(f"rate={rate} and halving={halving} must be positive.")
+    if len(widths) != obj.depth + 1:
+        raise ValueError(f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has depth {obj.depth}.")
+    return Descent(obj, jnp.asarray(float(rate)), jnp.asarray(float(halving)), name, tuple(widths), sigma, init, start)

@@ -1,0 +1,12 @@
+import jax
+import pytest
+from hypothesis import settings
+
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25, database=None)
+settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
