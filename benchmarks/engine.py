@@ -10,8 +10,10 @@ the exit status is 1. Regression starts from a ~ U(-1, 1). A PINN is timed from 
 plus U(-0.001, 0.001): without defects the ridge of W is 0, the features are dependent to within rounding, and each of the
 three solvers picks another one of the many minimisers.
 
-Then they are timed: the best of three repetitions of about a second each (at least one sweep, the engine three), all from
-the timed start. Wall-clock time, so that a core shared with others shows; the last line says how much of it this run had. Also: seconds to trace, lower and compile the engine's program of sweeps, on that one core; the matrix-product flops of a
+Then they are timed: the best of three repetitions of about a second each (at least one sweep, the engine two), all from
+the timed start. All times are CPU times of the process: on one thread that is the wall clock less what other processes took
+of the core. (Their use of caches and memory still shows; the last line says how much of the core this run had.)
+Also: seconds to trace, lower and compile the engine's program of sweeps, on that one core; the matrix-product flops of a
 sweep; the time these take at the rate measured here for products (rows × M)(M × M), "floor"; and the fraction floor / engine.
 The core is the highest of those the process may use: choose another with `taskset -c CORE`.
 """
@@ -22,8 +24,7 @@ import os
 import sys
 
 if hasattr(os, "sched_setaffinity"):  # before NumPy and JAX are imported: they start their threads then
-    CORE = max(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {CORE})
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", JAX_PLATFORMS="cpu", JAX_ENABLE_X64="1")
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false " + os.environ.get("XLA_FLAGS", "")
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -36,10 +37,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from time import process_time as clock
 
 import jax
 import jax.numpy as jnp
@@ -157,9 +158,9 @@ class Engine:
 
         self.batch = train._batch(self.method, SEEDS)
         jax.block_until_ready(self.start)
-        began = time.perf_counter()
+        began = clock()
         self.sweeps = train._chunk.lower(self.method, self.start, 1, batch=self.batch).compile()
-        self.compile_seconds = time.perf_counter() - began
+        self.compile_seconds = clock() - began
 
     def point(self, state):
         """Seed 0 of a start: [(W, b)], and per term [(a_l, d_l)], l = 1..L."""
@@ -174,11 +175,11 @@ class Engine:
             losses.append(float(actual[0]))
 
         def run(count):
-            began = time.perf_counter()
+            began = clock()
             jax.block_until_ready(self.sweeps(self.method, self.start, count))
-            return time.perf_counter() - began
+            return clock() - began
 
-        return losses, [t / SEEDS for t in repeat(run, seconds, least=3)]
+        return losses, [t / SEEDS for t in repeat(run, seconds, least=2)]
 
     def chebyshev_steps(self) -> float:
         """Products with the Gram matrix in a d-update (mean over layers and batches): what `lstsq.shifted_solve` needs for
@@ -207,10 +208,10 @@ def numpy_state(engine: Engine, state) -> Sapm:
 
 def measure_numpy(engine: Engine, seconds: float):
     def timed(state, count):
-        began = time.perf_counter()
+        began = clock()
         for _ in range(count):
             state.sweep()
-        return time.perf_counter() - began
+        return clock() - began
 
     state, losses = numpy_state(engine, engine.compared), []
     for _ in range(CHECKED):
@@ -282,15 +283,15 @@ def product_rate(rows: int, m: int) -> float:
     xla = jax.jit(lambda x, W, count: lax.fori_loop(0, count, lambda _, x: x @ W, x))
 
     def run_numpy(count):
-        began = time.perf_counter()
+        began = clock()
         for _ in range(count):
             np.matmul(x, W, out=out)
-        return time.perf_counter() - began
+        return clock() - began
 
     def run_xla(count):
-        began = time.perf_counter()
+        began = clock()
         jax.block_until_ready(xla(x, W, count))
-        return time.perf_counter() - began
+        return clock() - began
 
     run_xla(1)
     unit = max(1, int(1e7 / (rows * m * m)))  # products per call, so that calling costs nothing
@@ -305,9 +306,10 @@ HEAD += " | of floor"
 
 
 def versions(octave: str | None) -> str:
+    core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else "not pinned"
     cpu = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((x.split(":")[1].strip() for x in cpu if x.startswith("model name")), platform.processor())
-    names = [f"{model}, core {CORE}", f"Python {platform.python_version()}", f"JAX {jax.__version__}", f"NumPy {np.__version__}"]
+    names = [f"{model}, core {core}", f"Python {platform.python_version()}", f"JAX {jax.__version__}", f"NumPy {np.__version__}"]
     if octave:
         names.append(subprocess.run([octave, "--version"], capture_output=True, text=True, check=False).stdout.split("\n")[0])
     return ", ".join(names)

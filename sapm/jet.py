@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -146,6 +145,4 @@ def activation(given: str | Activation | Callable[[Array], Array]) -> Activation
         return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))
 
     pair = derivative(given)
-    return Activation(
-        getattr(given, "__name__", "custom"), pair, lambda x, s, ds: derivative(lambda y: pair(y)[1])(x)[1]
-    )
+    return Activation(getattr(given, "__name__", "custom"), pair, lambda x, s, ds: derivative(lambda y: pair(y)[1])(x)[1])

@@ -10,11 +10,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 EPS = float(np.finfo(np.float64).eps)
-TINY = float(np.finfo(np.float64).tiny)
+TINY = 1e-280  # stands for zero where a quotient must exist; leaves room for small multiples of it
 SEEDS = "seeds"  # the name of the vmapped axis that seeds run on
 
 
@@ -64,8 +64,12 @@ def step(normal: Normal, ridge: Float[Array, " m"], current: Float[Array, "m out
     gradient = normal.moment + ridge[:, None] * current
     diagonal = jnp.diagonal(H)
     scale = lax.rsqrt(jnp.maximum(diagonal, jnp.max(diagonal) * 1e-24 + TINY))
-    unit = H * scale[:, None] * scale + 8 * (m + 1) * EPS * jnp.eye(m)
-    return -scale[:, None] * cho_solve((jnp.linalg.cholesky(unit), True), scale[:, None] * gradient)
+    unit, right = H * scale[:, None] * scale, -scale[:, None] * gradient
+    root = jnp.linalg.cholesky(unit + 8 * (m + 1) * EPS * jnp.eye(m))
+    inverse = solve_triangular(root, jnp.eye(m), lower=True)
+    change = inverse.T @ (inverse @ right)
+    change += inverse.T @ (inverse @ (right - unit @ change))
+    return scale[:, None] * change
 
 
 def spectral_bound(G: Float[Array, "m m"]) -> Float[Array, ""]:
@@ -103,8 +107,8 @@ def shifted_solve(
     ratio = 1 + shift / half  # of its middle to its half length
     root = jnp.sqrt((shift / half) * (ratio + 1))  # √(ratio² - 1)
     decay = 1 / (ratio + root)
-    terms = jnp.ceil(jnp.log(2 / tol) / -jnp.log(jnp.max(decay)))
-    terms = over_seeds(jnp.where(jnp.isfinite(terms), jnp.minimum(terms, most + 1), 1.0)).astype(jnp.int32)
+    terms = jnp.ceil(jnp.log(2 / tol) / jnp.maximum(-jnp.log(jnp.max(decay)), TINY))
+    terms = over_seeds(jnp.where(jnp.isnan(terms), 1.0, jnp.minimum(terms, most + 1))).astype(jnp.int32)
 
     def chebyshev():
         """1/λ = Σ_j c_j T_j((λ - middle)/half), c_j = (-decay)^j 2/(half·root) (half of it for j = 0), by Clenshaw."""
@@ -125,7 +129,8 @@ def shifted_solve(
         return next_sum(0.5 * c, b1, b2, factor=1.0)
 
     def direct():
-        H = S.swapaxes(-1, -2) * G * S + shift * jnp.eye(len(G))
+        floor = 8 * (len(G) + 1) * EPS * 2 * half  # as in `step`: never singular, at most a shorter change
+        H = S.swapaxes(-1, -2) * G * S + jnp.maximum(shift, floor) * jnp.eye(len(G))
         return cho_solve((jnp.linalg.cholesky(H), True), rhs.swapaxes(-1, -2)).swapaxes(-1, -2)
 
     return lax.cond(terms > most, direct, chebyshev)

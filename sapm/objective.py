@@ -88,7 +88,7 @@ def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0,
         out = []
         for g in given:
             g = np.asarray(g, float)
-            if g.ndim and g.shape != (length,) or not np.all(g > 0) or not np.all(np.isfinite(g)):
+            if (g.ndim and g.shape != (length,)) or not np.all(g > 0) or not np.all(np.isfinite(g)):
                 raise ValueError(f"{name}={g.tolist()} must be one positive number, or {length} of them (one per layer).")
             out.append(np.broadcast_to(g, (length,)))
         return out
@@ -300,7 +300,9 @@ def certificate(obj: Objective, sigma: Activation, loss: float, mean_squared_los
     needed = {"lipschitz": "σ"} | ({"slope": "the size of σ'", "slope_lipschitz": "σ'"} if pde else {})
     missing = [what for field, what in needed.items() if getattr(sigma, field) is None]
     if missing:
-        return none(f"no certificate: the theorem needs a Lipschitz constant or bound of {', '.join(missing)}, and {sigma.name} has none.")
+        return none(
+            f"no certificate: the theorem needs a Lipschitz constant or bound of {', '.join(missing)}, and {sigma.name} has none."
+        )
     if not (np.isfinite(loss) and np.isfinite(true)):
         return none("no certificate: a loss is not finite.")
     constants = [_constants(obj, sigma, i) for i in range(len(obj.terms))]

@@ -21,7 +21,7 @@ class Term(eqx.Module):
     x: Jet
     y: Float[Array, "n m"]
     c: Float[Array, "n k"]
-    weight: Float[Array, "..."]
+    weight: Float[Array, ...]
 
     @property
     def is_pde(self) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from sapm.jet import float64
+from sapm.jet import Jet, float64
 from sapm.lstsq import SEEDS
 from sapm.network import Network
 from sapm.objective import Certificate, Objective, certificate
@@ -64,6 +64,12 @@ class Result:
     @float64
     def network(self, i: int) -> Network:
         return self.method.network(self.state(i))
+
+    @float64
+    def predict(self, i: int, x) -> np.ndarray:
+        """The network of seed i at the points x (n, d): (n, outputs)."""
+        x = jnp.asarray(x, jnp.float64)
+        return np.asarray(self.network(i)(Jet(x, jnp.zeros((len(x), 0, x.shape[1])))).value)
 
     @float64
     def certificate(self, i: int) -> Certificate:
@@ -171,11 +177,11 @@ def train(
 
     record()
     while active.any() and done[active][0] < iterations:
-        steps = min(every, iterations - done[active][0])
+        steps = min(every, iterations - int(done[active][0]))
         new, losses = _chunk(method, states, steps, batch)
         new_losses = np.array([np.asarray(x) for x in losses])
         for i in np.flatnonzero(active & ~np.isfinite(new_losses[0])):
-            state, done[i], why = _find_fault(method, jax.tree.map(lambda x, i=i: x[i], states), int(done[i]), int(steps))
+            state, done[i], why = _find_fault(method, jax.tree.map(lambda x, i=i: x[i], states), int(done[i]), steps)
             new = jax.tree.map(lambda x, y, i=i: x.at[i].set(y), new, state)
             new_losses[:, i] = [float(x[0]) for x in jax.vmap(method.losses)(jax.tree.map(lambda x: x[None], state))]
             status[i], reason[i], active[i] = "non-finite", why, False
@@ -191,12 +197,16 @@ def train(
             before, since = loss[:-window].min(0), loss[-window:].min(0)
             for i in np.flatnonzero(active & ~(since < before * (1 - stall))):
                 active[i], status[i] = False, "stalled"
-                reason[i] = f"the loss fell by less than a fraction {stall:g} in the last {window * every} of {done[i]} iterations."
+                reason[i] = (
+                    f"the loss fell by less than a fraction {stall:g} in the last {window * every} of {done[i]} iterations."
+                )
     for i in np.flatnonzero(np.array(status) == "finished"):
         reason[i] = f"ran all {iterations} iterations."
 
     names = ("iteration", "seconds", "loss", "mean_squared_loss")
     history = {name: np.stack([r[j] for r in records], axis=1) for j, name in enumerate(names)}
     with np.errstate(divide="ignore", invalid="ignore"):
-        history["ratio"] = np.where(history["loss"] == history["mean_squared_loss"], 1.0, history["mean_squared_loss"] / history["loss"])
+        history["ratio"] = np.where(
+            history["loss"] == history["mean_squared_loss"], 1.0, history["mean_squared_loss"] / history["loss"]
+        )
     return Result(method, numbers, states, history, tuple(status), tuple(reason))

@@ -27,6 +27,8 @@ SHAPES = [
 ]
 MODELS = ("pm", "sapm")
 CONFIGS = list(product(SHAPES, MODELS))
+SAPM = [(shape, "sapm") for shape in SHAPES]
+PM = [(shape, "pm") for shape in SHAPES if shape[2] in ("tanh", "sin")]  # a dead ReLU unit has many least-squares solutions
 
 
 def name(config) -> str:
@@ -48,9 +50,10 @@ def random_objective(config, seed: int, weighted: bool = True, n: int = 12) -> O
         return objective([value_term(x, y)], depth, model, beta=weights(depth - 1))
     c, x_boundary = rng.normal(size=(n, d)), rng.uniform(-1, 1, (n // 2, d))
     terms = [pde_term(x, c, y), value_term(x_boundary, rng.normal(size=(n // 2, 1)), 1.7 if weighted else 1.0)]
-    return objective(
-        terms, depth, model, alpha=weights(depth), beta=(weights(depth - 1), weights(depth - 1))
-    )
+    return objective(terms, depth, model, alpha=weights(depth), beta=(weights(depth - 1), weights(depth - 1)))
+
+
+forward_point = jax.jit(lambda obj, network: start_point(jax.random.key(0), obj, network, "forward"))
 
 
 def random_point(config, obj: Objective, seed: int, noise: float = 0.3, scale: float = 1.0) -> Point:
@@ -60,8 +63,7 @@ def random_point(config, obj: Objective, seed: int, noise: float = 0.3, scale: f
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape))  # noqa: E731
     weights = [(scale * draw(o, i) / i**0.5, scale * draw(o)) for i, o in zip(widths, widths[1:], strict=False)]
     network = Network.of(weights, ACTIVATIONS[activation])
-    forward = start_point(jax.random.key(0), obj, network, "forward")
-    return Point(network, jax.tree.map(lambda x: x + noise * draw(*x.shape), forward.aux))
+    return Point(network, jax.tree.map(lambda x: x + noise * rng.normal(size=x.shape), forward_point(obj, network).aux))
 
 
 def to_reference(config, obj: Objective, point: Point):

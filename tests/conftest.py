@@ -1,3 +1,8 @@
+import os
+
+# Most of the suite's time is compilation of small programs: let the compiler optimise less. Same programs, same arithmetic.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import jax
 import pytest
 from hypothesis import settings

@@ -1,4 +1,4 @@
-# ruff: noqa: E741  (l is the layer index of the paper)
+
 """The paper as slow, plain NumPy: the specification the fast engine is tested against.
 
 Layout of the paper: samples are columns. X is (d, N), a_l is (M, N), W_l is (out, in), b_l is (out,); the tangents of
@@ -321,23 +321,23 @@ def gradient_a(point, data, l, term):
     return gradient
 
 
-def gradient_step(point, data, l, term):
-    """One descent step for every column of a_l; the paper asks for a line search and leaves its rule open. Ours: one trial
+def gradient_step(point, data, l, term, shared=False):
+    """One descent step for a_l; the paper asks for a line search and leaves its rule open. Ours: one trial for each column,
     a - rate * gradient / (2 * weight of the column's value defect); taken where the column's part of the loss meets
-    Armijo's rule, and then the rate grows 1.5 times (at most to 2), elsewhere it halves. Rates start at 1."""
+    Armijo's rule, and then its rate grows 1.5 times (at most to 4), elsewhere it halves. Rates start at 1.
+    shared: the columns' parts are added up, so that all steps are taken or none."""
     a, gradient = view(point, data, term)[2][l], gradient_a(point, data, l, term)
-    new, rates = a.copy(), point.rates.setdefault((term, l), np.ones(a.shape[1])).copy()
+    rates, trial = point.rates.setdefault((term, l), np.ones(a.shape[1])), a.copy()
+    excess = np.zeros(a.shape[1])
     for n in range(a.shape[1]):
         weight = omega(point, data, l) * value_weight(point, data, l, n, term)
         direction = -gradient[:, n] / (2 * weight) if weight > 0 else np.zeros(a.shape[0])
-        trial = a[:, n] + rates[n] * direction
-        rise = local_loss_a(point, data, l, n, term, trial) - local_loss_a(point, data, l, n, term, a[:, n])
-        if rise <= 1e-4 * rates[n] * float(gradient[:, n] @ direction):
-            new[:, n], rates[n] = trial, min(1.5 * rates[n], 2.0)
-        else:
-            rates[n] *= 0.5
-    point.rates[term, l] = rates
-    return new
+        trial[:, n] = a[:, n] + rates[n] * direction
+        rise = local_loss_a(point, data, l, n, term, trial[:, n]) - local_loss_a(point, data, l, n, term, a[:, n])
+        excess[n] = rise - 1e-4 * rates[n] * float(gradient[:, n] @ direction)
+    taken = np.full(a.shape[1], excess.sum() <= 0) if shared else excess <= 0
+    point.rates[term, l] = np.where(taken, np.minimum(1.5 * rates, 4.0), 0.5 * rates)
+    return np.where(taken, trial, a)
 
 
 def solve_W_b(point, data, l, joint):
@@ -349,29 +349,29 @@ def solve_W_b(point, data, l, joint):
         point.b[l] = update_b(point, data, l)
 
 
-def step_a(point, data, l, term):
-    view(point, data, term)[2][l] = gradient_step(point, data, l, term)
+def step_a(point, data, l, term, shared):
+    view(point, data, term)[2][l] = gradient_step(point, data, l, term, shared)
 
 
-def algorithm_1(point, data, joint=False):
+def algorithm_1(point, data, joint=False, shared=False):
     """One sweep of Algorithm 1: W_L, b_L, then for l = L-1..1: a_l, W_l, b_l. New point."""
     point = copy.deepcopy(point)
     for l in range(depth(point), 0, -1):
         if l < depth(point):
-            step_a(point, data, l, "regression")
+            step_a(point, data, l, "regression", shared)
         solve_W_b(point, data, l, joint)
     return point
 
 
-def algorithm_2(point, data, joint=False):
+def algorithm_2(point, data, joint=False, shared=False):
     """One sweep of Algorithm 2: W_L, b_L, d_L, then for l = L-1..1: W_l, b_l, d_l, a_l^(1), a_l^(2). New point."""
     point = copy.deepcopy(point)
     for l in range(depth(point), 0, -1):
         solve_W_b(point, data, l, joint)
         point.d[l] = update_d(point, data, l)
         if l < depth(point):
-            step_a(point, data, l, "interior")
-            step_a(point, data, l, "boundary")
+            step_a(point, data, l, "interior", shared)
+            step_a(point, data, l, "boundary", shared)
     return point
 
 

@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 import reference as ref
-from cases import CONFIGS, engine_arrays, name, random_objective, random_point, reference_arrays, relative, to_reference
+from cases import CONFIGS, PM, SAPM, engine_arrays, name, random_objective, random_point, reference_arrays, relative, to_reference
 
 from sapm.blocks import point_of, prepare
 from sapm.methods.alternating import algorithm_1, algorithm_2, alternating, sweep
-from sapm.objective import _constants, mean_square, omega, penalty, ridge_d, ridge_W, value_weight
+from sapm.network import NO_RUN, Stack
+from sapm.objective import Point, _constants, mean_square, omega, penalty, ridge_d, ridge_W, value_weight
 
 TOLERANCE = 1e-12
 
@@ -18,44 +19,55 @@ def test_losses_weights_and_ridges(config):
     obj = random_objective(config, 0)
     point = random_point(config, obj, 0)
     rpoint, data = to_reference(config, obj, point)
-    pde = obj.terms[0].is_pde
-    work = prepare(obj, point)
+    pde, layers = obj.terms[0].is_pde, range(1, obj.depth + 1)
 
-    true = (ref.J if pde else ref.L)(rpoint, data)
-    assert relative(mean_square(point.network, obj.terms), true) < TOLERANCE
-    assert relative(penalty(obj, point), ref.loss(rpoint, data)) < TOLERANCE
-    layers = range(1, obj.depth + 1)
-    assert relative(omega(obj, work.norms.s), [ref.omega(rpoint, data, l) for l in layers]) < TOLERANCE
+    @jax.jit
+    def engine(obj, point):
+        n = prepare(obj, point).norms
+        ridges = [ridge_W(obj, n, l) for l in layers]
+        inner = [(ridge_d(obj, 0, n.s, n.v[0], l), value_weight(obj, 0, n.t[0], l)) for l in layers[:-1] if pde]
+        return mean_square(point.network, obj.terms), penalty(obj, point), omega(obj, n.s), ridges, inner
+
+    true, loss, omegas, ridges, inner = engine(obj, point)
+    assert relative(true, (ref.J if pde else ref.L)(rpoint, data)) < TOLERANCE
+    assert relative(loss, ref.loss(rpoint, data)) < TOLERANCE
+    assert relative(omegas, [ref.omega(rpoint, data, l) for l in layers]) < TOLERANCE
     for l in layers:
-        assert relative(ridge_W(obj, work.norms, l), ref.ridge_W(rpoint, data, l)) < TOLERANCE
-    for l in layers[:-1] if pde else ():
-        n = work.norms
-        xi = [ref.xi(rpoint, data, l, k) for k in range(len(obj.terms[0].y))]
-        assert relative(ridge_d(obj, 0, n.s, n.v[0], l), xi) < TOLERANCE
-        weights = [ref.value_weight(rpoint, data, l, k, "interior") for k in range(len(obj.terms[0].y))]
-        got = obj.terms[0].weight * value_weight(obj, 0, n.t[0], l)
-        assert relative(np.broadcast_to(got, len(weights)), weights) < TOLERANCE
+        assert relative(ridges[l - 1], ref.ridge_W(rpoint, data, l)) < TOLERANCE
+    for l, (xi, weight) in enumerate(inner, 1):
+        n = len(obj.terms[0].y)
+        assert relative(xi, [ref.xi(rpoint, data, l, k) for k in range(n)]) < TOLERANCE
+        weights = [ref.value_weight(rpoint, data, l, k, "interior") for k in range(n)]
+        assert relative(np.broadcast_to(obj.terms[0].weight * weight, n), weights) < TOLERANCE
 
 
-@pytest.mark.parametrize("joint", [False, True], ids=["separate", "joint"])
-@pytest.mark.parametrize("config", CONFIGS, ids=name)
-def test_sweeps(config, joint):
+SWEEPS = [(config, {}) for config in SAPM + PM]
+SWEEPS += [(config, {"joint": True}) for config in (SAPM[1], SAPM[3], SAPM[5])] + [(SAPM[4], {"shared": True})]
+
+
+@pytest.mark.parametrize(("config", "options"), SWEEPS, ids=["-".join((name(c), *options)) for c, options in SWEEPS])
+def test_sweeps(config, options):
     """A full sweep of Algorithm 1 or 2 by the program that `train` runs (loops over equal layers included)."""
     (kind, widths, _), _ = config
-    obj = random_objective(config, 1, n=2 * max(widths) + 10)
-    point = random_point(config, obj, 1)
+    obj = random_objective(config, 1, n=40)
+    point = random_point(config, obj, 1, noise=0.02)
     rpoint, data = to_reference(config, obj, point)
-    method = alternating(obj, widths, point.network.sigma, joint=joint)
-    network = point.network.widen_input(method.objective.terms[0].x.value.shape[1]) if method.loop else point.network
-    point = type(point)(network, tuple(type(a).of(a.layers(), network.stack.run) for a in point.aux))
-    work = jax.jit(lambda m, work: m.step(work))(method, prepare(method.objective, point))
-    rpoint = (ref.algorithm_2 if kind == "pde" else ref.algorithm_1)(rpoint, data, joint=joint)
-    found = point_of(work)
-    found = type(found)(found.network.narrow_input(widths[0]), found.aux)
+    method = alternating(obj, widths, point.network.sigma, **options)
+    network = point.network.widen_input(method.objective.terms[0].x.value.shape[1]) if method.loop else point.network.unstacked()
+    point = Point(network, tuple(Stack.of(a.layers(), network.stack.run) for a in point.aux))
+
+    @jax.jit
+    def engine(method, point):
+        work = method.step(prepare(method.objective, point))
+        found = point_of(work)
+        return Point(method.network(work), found.aux), penalty(method.objective, found)
+
+    found, loss = engine(method, point)
+    rpoint = (ref.algorithm_2 if kind == "pde" else ref.algorithm_1)(rpoint, data, **options)
     for got, wanted in zip(engine_arrays(found), reference_arrays(rpoint), strict=True):
         assert got.shape == wanted.shape
-        assert relative(got, wanted) < TOLERANCE
-    assert relative(penalty(method.objective, point_of(work)), ref.loss(rpoint, data)) < TOLERANCE
+        assert relative(got, wanted) < TOLERANCE * (1 if obj.depth < 10 else 1e3)  # rounding passes through all solves
+    assert relative(loss, ref.loss(rpoint, data)) < TOLERANCE
 
 
 def test_orders_are_the_papers():
@@ -82,16 +94,21 @@ def test_printed_constants(config):
         assert worst * c.shape[1] * L * (L + 1) == pytest.approx(printed)
 
 
-def test_looped_and_separate_layers_agree():
-    """One program for all equal layers gives what layer by layer gives, downwards and upwards."""
-    config = CONFIGS[13]
+@pytest.mark.parametrize("upwards", [False, True])
+def test_looped_and_separate_layers_agree(upwards):
+    """One program for all equal layers gives what layer by layer gives, in either direction."""
+    config = SAPM[6]
     obj = random_objective(config, 3)
     point = random_point(config, obj, 3)
     assert point.network.stack.run == (2, 4)
-    apart = type(point)(point.network.unstacked(), tuple(type(a).of(a.layers(), (1, 0)) for a in point.aux))
-    down = algorithm_2(obj.depth)
-    up = tuple((block, l) for l in range(1, obj.depth + 1) for block in ("W", "b", "d", "a") if (block, l) != ("a", obj.depth))
-    for order in (down, up):
-        both = [jax.jit(lambda o, w, order=order: sweep(o, w, order))(obj, prepare(obj, p)) for p in (point, apart)]
-        for x, y in zip(*(engine_arrays(point_of(work)) for work in both), strict=True):
-            assert relative(x, y) < TOLERANCE
+    apart = Point(point.network.unstacked(), tuple(Stack.of(a.layers(), NO_RUN) for a in point.aux))
+    order = algorithm_2(obj.depth)
+    if upwards:
+        order = tuple((block, l) for l in range(1, 6) for block in ("W", "b", "d", "a") if (block, l) != ("a", 5))
+
+    @jax.jit
+    def engine(point):
+        return point_of(sweep(obj, prepare(obj, point), order))
+
+    for x, y in zip(engine_arrays(engine(point)), engine_arrays(engine(apart)), strict=True):
+        assert relative(x, y) < TOLERANCE

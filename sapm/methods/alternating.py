@@ -102,10 +102,12 @@ def alternating(
     init: str = "paper",
     start: str = "uniform",
     joint: bool = False,
+    shared: bool = False,
 ) -> Alternating:
     """The paper's method for this objective: Algorithm 2 if it has a PDE term, Algorithm 1 otherwise.
 
-    `joint` solves W_l and b_l together instead of one after the other.
+    `joint` solves W_l and b_l together instead of one after the other; `shared` steps all a_l of
+    a term by one length instead of a length for each sample.
     """
     if obj.model not in ("pm", "sapm"):
         raise ValueError(f"the alternating method separates layers, so it needs model 'pm' or 'sapm', not {obj.model!r}.")
@@ -113,6 +115,8 @@ def alternating(
         raise ValueError(f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has depth {obj.depth}.")
     if order is None:
         order = (algorithm_2 if any(term.is_pde for term in obj.terms) else algorithm_1)(obj.depth)
+        if shared:
+            order = tuple(("a-shared" if block == "a" else block, l) for block, l in order)
         if joint:
             order = tuple(("Wb" if block == "W" else block, l) for block, l in order if block != "b")
     wrong = [
@@ -121,7 +125,9 @@ def alternating(
         if block not in BLOCKS or not 1 <= l <= obj.depth or (block.startswith("a") and l == obj.depth)
     ]
     if wrong:
-        raise ValueError(f"order has {wrong[0]}; blocks are {', '.join(BLOCKS)}, at layers 1..{obj.depth} (a: below {obj.depth}).")
+        raise ValueError(
+            f"order has {wrong[0]}; blocks are {', '.join(BLOCKS)}, at layers 1..{obj.depth} (a: below {obj.depth})."
+        )
     pde = any(term.is_pde for term in obj.terms)
     loop = obj.depth > (3 if pde else 12)  # measured: below, apart is 15-30 % faster; PDE programs are too long for it
     if loop and widths[0] < widths[1]:

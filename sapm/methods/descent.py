@@ -65,9 +65,7 @@ class Descent(eqx.Module):
             value, gradient = optax.value_and_grad_from_state(self._loss)(variables, state=state.optimiser)
         else:
             value, gradient = jax.value_and_grad(self._loss)(variables)
-        change, new = optimiser.update(
-            gradient, state.optimiser, variables, value=value, grad=gradient, value_fn=self._loss
-        )
+        change, new = optimiser.update(gradient, state.optimiser, variables, value=value, grad=gradient, value_fn=self._loss)
         return DescentState(optax.apply_updates(variables, change), new)  # type: ignore[arg-type]
 
     def losses(self, state: DescentState) -> tuple[Array, Array]:

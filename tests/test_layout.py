@@ -1,0 +1,39 @@
+"""The house keeps its order: a module imports only modules above it in this list; importing sapm changes nothing."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import sapm
+
+ORDER = [
+    "sapm.jet",
+    "sapm.network",
+    "sapm.problem",
+    "sapm.objective",
+    "sapm.lstsq",
+    "sapm.blocks",
+    "sapm.methods.alternating",
+    "sapm.methods.descent",
+    "sapm.train",
+    "sapm.__main__",
+]
+
+
+def test_modules_import_only_upwards():
+    root = Path(sapm.__file__).parent
+    modules = {
+        ".".join(p.relative_to(root.parent).with_suffix("").parts): p for p in root.rglob("*.py") if p.name != "__init__.py"
+    }
+    assert sorted(modules) == sorted(ORDER)
+    for name, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sapm"):
+                for imported in [f"{node.module}.{a.name}" for a in node.names] if node.module == "sapm" else [node.module]:
+                    assert ORDER.index(imported) < ORDER.index(name), f"{name} imports {imported}"
+
+
+def test_import_leaves_jax_as_it_was():
+    code = "import jax, sapm.train; assert not jax.config.jax_enable_x64; import jax.numpy as jnp; assert jnp.ones(1).dtype == 'float32'"
+    subprocess.run([sys.executable, "-c", code], check=True)

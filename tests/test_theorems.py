@@ -1,0 +1,109 @@
+"""Theorems 1 to 4 at random points and along runs, and the certificate that rests on them."""
+
+import jax
+import numpy as np
+import pytest
+import reference as ref
+from cases import SAPM, forward_point, name, random_objective, random_point, relative
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sapm.jet import Activation, activation, relu, sin, tanh
+from sapm.methods.alternating import alternating
+from sapm.objective import ROUNDING, certificate, mean_square, objective, penalty
+from sapm.problem import value_term
+from sapm.train import train
+
+both_losses = jax.jit(lambda obj, point: (penalty(obj, point), mean_square(point.network, obj.terms)))
+PROVED = [c for c in SAPM if not (c[0][0] == "pde" and c[0][2] == "relu")]
+
+
+@pytest.mark.parametrize("config", PROVED, ids=name)
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 2**31),
+    noise=st.sampled_from([0.0, 1e-3, 0.1, 1.0, 10.0]),
+    scale=st.sampled_from([0.1, 1.0, 3.0]),
+    weighted=st.booleans(),
+)
+def test_theorems_1_and_3_at_random_points(config, seed, noise, scale, weighted):
+    """The proven bound and the printed one, with random α, β, μ, near to and far from the forward pass."""
+    obj = random_objective(config, seed, weighted)
+    point = random_point(config, obj, seed, noise, scale)
+    loss, true = both_losses(obj, point)
+    found = certificate(obj, point.network.sigma, loss, true)
+    assert found.holds, found
+    assert true <= found.printed * loss * (1 + ROUNDING) + 1e-20
+
+
+@pytest.mark.parametrize("config", SAPM, ids=name)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**31))
+def test_theorems_2_and_4(config, seed):
+    """With the auxiliary variables of the forward pass (d_L too) both losses are equal, for any network."""
+    obj = random_objective(config, seed)
+    network = random_point(config, obj, seed).network
+    loss, true = both_losses(obj, forward_point(obj, network))
+    assert relative(loss, true) < 1e-11
+
+
+def test_theorem_3_needs_its_zeroth_powers():
+    """A steep, flat-valued activation breaks the constant as printed; the proven one holds."""
+    steep = Activation(
+        "steep sine",
+        lambda x: tuple(s * f for s, f in zip((0.01, 0.5), sin.pair(50 * x), strict=True)),
+        lambda x, s, ds: -2500 * s,
+        0.5,
+        0.5,
+        25.0,
+    )
+    config = (("pde", (1, *[1] * 5, 1), "sin"), "sapm")
+    obj = random_objective(config, 0, weighted=False)
+    found = None
+    for seed in range(20):
+        point = random_point(config, obj, seed, noise=0.02, scale=2.0)
+        point = type(point)(type(point.network)(point.network.stack, steep), point.aux)
+        found = certificate(obj, steep, *both_losses(obj, point))
+        assert found.holds, found
+    assert found is not None and found.bound > 1.5 * found.printed
+
+
+@pytest.mark.parametrize("config", [SAPM[1], SAPM[6]], ids=name)
+def test_bound_along_runs(config):
+    obj = random_objective(config, 0, weighted=False)
+    sigma = activation(config[0][2])
+    result = train(alternating(obj, config[0][1], sigma, start="noise"), 60, seeds=4, record_every=3)
+    for i in range(4):
+        for loss, true in zip(result.history["loss"][i], result.history["mean_squared_loss"][i], strict=True):
+            assert certificate(obj, sigma, loss, true).holds
+        assert result.certificate(i).holds
+
+
+def test_certificates_and_refusals():
+    value, pde = random_objective(SAPM[0], 0, weighted=False), random_objective(SAPM[6], 0, weighted=False)
+    L = value.depth
+    assert certificate(value, relu, 1.0, 1.5).bound == pytest.approx(L) == certificate(value, relu, 1.0, 1.5).printed
+    assert not certificate(value, relu, 1.0, L + 1e-6).holds
+    assert "BROKEN" in certificate(value, relu, 1.0, 100.0).reason
+    assert certificate(value, relu, 0.0, 0.0).holds and certificate(value, relu, 0.0, 0.0).ratio == 1
+    c2 = float(np.max(np.sum(np.asarray(pde.terms[0].c) ** 2, -1)))
+    assert certificate(pde, sin, 1.0, 1.0).bound == pytest.approx(1 + c2 * 5 * 6 / 2)
+    assert certificate(pde, relu, 1.0, 1.0).holds is None
+    assert "relu has none" in certificate(pde, relu, 1.0, 1.0).reason
+    own = activation(jax.numpy.arctan)
+    assert certificate(value, own, 1.0, 1.0).holds is None and "arctan has none" in certificate(value, own, 1.0, 1.0).reason
+    pm = objective(value.terms, L, "pm")
+    assert certificate(pm, tanh, 1.0, 1.0).holds is None and "PM" in certificate(pm, tanh, 1.0, 1.0).reason
+    ls = objective(value.terms, L, "ls")
+    assert certificate(ls, tanh, 2.0, 2.0).holds
+    assert certificate(value, relu, float("nan"), 1.0).holds is None
+
+
+def test_constants_against_the_reference():
+    term = value_term(np.zeros((3, 1)), np.zeros((3, 1)))
+    for sigma in ("relu", "tanh", "sigmoid"):
+        for beta in (None, [None, 0.5, 2.0, 0.1]):
+            obj = objective([term], 4, beta=1.0 if beta is None else np.array(beta[1:]))
+            found = certificate(obj, activation(sigma), 1.0, 1.0)
+            assert found.bound == pytest.approx(ref.theorem_1_sharp(ref.CONSTANTS[sigma][0], 4, beta))
+            assert found.printed == pytest.approx(ref.theorem_1_printed(ref.CONSTANTS[sigma][0], 4, beta))
