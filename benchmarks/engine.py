@@ -51,13 +51,14 @@ from plain_numpy import Sapm
 from scipy.stats import qmc
 
 from sapm import lstsq, train
-from sapm.blocks import point_of, prepare
+from sapm.blocks import ARMIJO, GROW, LONGEST, SHRINK, point_of, prepare
 from sapm.jet import ACTIVATIONS
 from sapm.methods.alternating import alternating
 from sapm.objective import objective, start_point
 from sapm.problem import pde_term, value_term
 
 SEEDS, CHECKED, REPEATS, AGREE, NOISE = 10, 3, 3, 1e-6, 1e-3
+RULE = (ARMIJO, GROW, SHRINK, LONGEST)  # for the steps of a: handed to the competitors
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ def numpy_state(engine: Engine, state) -> Sapm:
         data |= {"kappa": float(term.weight), "c": np.asarray(term.c) if term.is_pde else None}
         terms.append(data | {"a": [None, *(a for a, _ in jet)], "d": [None, *(d for _, d in jet)] if term.is_pde else None})
     sigma = engine.method.sigma.name
-    return Sapm([None, *(W for W, _ in weights)], [None, *(b for _, b in weights)], sigma, terms)
+    return Sapm([None, *(W for W, _ in weights)], [None, *(b for _, b in weights)], sigma, terms, RULE)
 
 
 def measure_numpy(engine: Engine, seconds: float):
@@ -231,7 +232,8 @@ def cells(arrays) -> np.ndarray:
 def octave_state(engine: Engine, state) -> dict:
     weights, jets = engine.point(state)
     value = engine.terms[-1]
-    data = {"sigma": engine.method.sigma.name, "W": cells([W for W, _ in weights]), "b": cells([b[:, None] for _, b in weights])}
+    data = {"sigma": engine.method.sigma.name, "rule": RULE}
+    data |= {"W": cells([W for W, _ in weights]), "b": cells([b[:, None] for _, b in weights])}
     data |= {"X2": value.x.value.T, "Y2": value.y.T, "a2": cells([a.T for a, _ in jets[-1][:-1]])}
     if len(jets) > 1:
         pde = engine.terms[0]

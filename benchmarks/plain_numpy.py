@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ARMIJO, GROW, SHRINK, LONGEST = 1e-4, 1.5, 0.5, 2.0
-
 
 def relu(x):
     return np.maximum(x, 0.0), (x > 0).astype(float)
@@ -78,12 +76,16 @@ class Term:
 
 @dataclass
 class Sapm:
-    """The iterate. `terms` as keyword arguments of `Term`; W, b with index 0 unused."""
+    """The iterate. `terms` as keyword arguments of `Term`; W, b with index 0 unused.
+
+    `rule` for the steps of a: (Armijo's constant, growth of the length if taken, shrinkage if not, greatest length).
+    """
 
     W: list
     b: list
     sigma: str
     terms: list
+    rule: tuple
 
     def __post_init__(self):
         self.pair, self.curve = ACTIVATIONS[self.sigma]
@@ -177,7 +179,7 @@ class Sapm:
                 q.t[l] = np.einsum("nkm,nkm->n", q.d[l], q.d[l])
 
     def update_a(self, l):
-        W = self.W[l + 1]
+        W, (armijo, grow, shrink, longest) = self.W[l + 1], self.rule
         for q in self.terms:
             rho, w, length = self.s[l + 1] * q.omega(l) * np.ones(len(q.y)), q.omega(l + 1), q.length[l - 1]
             scale = np.divide(1.0, rho, out=np.zeros_like(rho), where=rho > 0)
@@ -201,7 +203,7 @@ class Sapm:
             if q.pde:
                 new_tangents = tangents + ((slope - q.slope[l])[:, None, :] * q.d[l]) @ W.T
                 new_phi += np.einsum("nkm,nkm->n", new_tangents, new_tangents)
-            taken = new_phi <= phi - ARMIJO * 2 * scale * length * np.einsum("nm,nm->n", gradient, gradient)
+            taken = new_phi <= phi - armijo * 2 * scale * length * np.einsum("nm,nm->n", gradient, gradient)
             pick = taken[:, None]
             q.a[l], q.r[l] = np.where(pick, new_a, a), np.where(pick, new_r, r)
             q.z[l], q.slope[l] = np.where(pick, z, q.z[l]), np.where(pick, slope, q.slope[l])
@@ -209,6 +211,6 @@ class Sapm:
                 q.r[l + 1] = np.where(pick, new_upper, upper)
             if q.pde:
                 q.rd[l + 1] = np.where(pick[:, :, None], new_tangents, tangents)
-            q.length[l - 1] = np.where(taken, np.minimum(length * GROW, LONGEST), length * SHRINK)
+            q.length[l - 1] = np.where(taken, np.minimum(length * grow, longest), length * shrink)
             q.measure(l)
             q.measure(l + 1)

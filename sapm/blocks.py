@@ -233,10 +233,10 @@ def update_W(obj: Objective, window: Window, l, joint: bool = False) -> Window:
             weight = term.weight * value_weight(obj, i, window.norms.t[i], l)
             normals.append(lstsq.rows(pane.z.value, pane.r.value, weight, bias=joint))
         if term.is_pde:
-            tangents = [x.reshape(-1, x.shape[-1]) for x in (pane.z.tangents, pane.r.tangents)]
+            z, r = (x.reshape(-1, x.shape[-1]) for x in (pane.z.tangents, pane.r.tangents))
             weight = term.weight * obj.alpha[i][l - 1]
             weight = jnp.repeat(weight, term.c.shape[-1]) if weight.ndim else weight
-            normals.append(lstsq.rows(*tangents, weight, bias=False, room=joint))
+            normals.append(lstsq.rows(z, r, weight, room=joint))
     total = sum(normals[1:], normals[0])
     current = jnp.concatenate([layer.W.T, layer.b[None]]) if joint else layer.W.T
     ridge = jnp.where(jnp.arange(len(current)) < layer.W.shape[1], ridge_W(obj, window.norms, l), 0.0)
@@ -362,7 +362,8 @@ def update_a_relu(obj: Objective, window: Window, l) -> Window:
     """ReLU only: one unit of a_l after the other takes its global minimiser, sample by sample, in closed form.
 
     As a function of one entry, φ of `update_a` is a parabola on either side of 0. Left: min(q, 0). Right: the vertex,
-    if it is positive. The lower of the two is taken (the present entry on a tie).
+    if it is positive. The lowest of these and the present entry is taken. (With tangents φ jumps at 0, and a vertex below
+    0 leaves the right side without a minimum: then its entry may be kept.)
     """
     sigma, above = window.sigma, window.above
     if sigma.name != "relu":

@@ -55,9 +55,10 @@ def rows(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array, bias: bool 
 def step(normal: Normal, ridge: Float[Array, " m"], current: Float[Array, "m out"]) -> Float[Array, "m out"]:
     """The change δ that minimises Σ w ‖δᵀz + r‖² + Σ_j ridge_j ‖(current + δ)_j‖²; r is the residual at `current`.
 
-    Scaled to unit diagonal, the matrix gets 8(m+1)·eps on its diagonal: more than rounding can take away, so the
-    Cholesky factor always exists. Directions that the rows do not determine (dead features, too few rows) stay put, and
-    features 1e-12 times smaller than the largest count as dead.
+    The matrix, scaled to unit diagonal, gets 8(m+1)·eps on its diagonal. Where the rounding of many like rows has still taken
+    more than that away, the factor does not exist and 1e-8 is added instead. One step of refinement with the matrix as it was
+    leaves nothing of either where the rows determine the answer; where they do not (dead features, too few rows), nothing
+    moves. Features 1e-12 times smaller than the largest count as dead.
     """
     m = ridge.shape[0]
     H = normal.gram + jnp.diag(ridge)
@@ -65,7 +66,11 @@ def step(normal: Normal, ridge: Float[Array, " m"], current: Float[Array, "m out
     diagonal = jnp.diagonal(H)
     scale = lax.rsqrt(jnp.maximum(diagonal, jnp.max(diagonal) * 1e-24 + TINY))
     unit, right = H * scale[:, None] * scale, -scale[:, None] * gradient
-    root = jnp.linalg.cholesky(unit + 8 * (m + 1) * EPS * jnp.eye(m))
+    factor = lambda shift: jnp.linalg.cholesky(unit + shift * jnp.eye(m))  # noqa: E731
+    root = factor(8 * (m + 1) * EPS)
+    failed = jnp.isnan(root[-1, -1])
+    again = over_seeds(failed.astype(jnp.float64)) > 0
+    root = lax.cond(again, lambda: jnp.where(failed, factor(1e-8), root), lambda: root)
     inverse = solve_triangular(root, jnp.eye(m), lower=True)
     change = inverse.T @ (inverse @ right)
     change += inverse.T @ (inverse @ (right - unit @ change))

@@ -274,10 +274,9 @@ def _constants(obj: Objective, sigma: Activation, i: int) -> tuple[float, float]
     L, term = obj.depth, obj.terms[i]
     beta, alpha = np.asarray(obj.beta[i])[:-1], np.asarray(obj.alpha[i])
     l = np.arange(1, L)
-    C = sigma.lipschitz
+    C, B, K = sigma.lipschitz or 0.0, sigma.slope or 0.0, sigma.slope_lipschitz or 0.0
     if not term.is_pde:
         return 1 + float(np.sum(C ** (2 * (L - l)) / beta)), max(1, C ** (2 * L - 2)) * max(1, *(1 / beta))
-    B, K = sigma.slope, sigma.slope_lipschitz
     c = np.asarray(term.c)
     paths = [sum(B ** (2 * (L - m - 1)) * C ** (2 * (m - j)) for m in range(j, L)) for j in l]
     tangents = np.sum(B ** (2.0 * (L - np.arange(1, L + 1))) / alpha)
@@ -292,6 +291,8 @@ def certificate(obj: Objective, sigma: Activation, loss: float, mean_squared_los
     """Whether the proven bound between the two losses holds."""
     loss, true = float(loss), float(mean_squared_loss)
     none = lambda why: Certificate(loss, true, None, None, None, why)  # noqa: E731
+    if not (np.isfinite(loss) and np.isfinite(true)):
+        return none("no certificate: a loss is not finite.")
     if obj.model == "ls":
         return Certificate(loss, true, 1.0, 1.0, loss == true, "the optimised loss is the true loss.")
     if obj.model == "pm":
@@ -303,8 +304,6 @@ def certificate(obj: Objective, sigma: Activation, loss: float, mean_squared_los
         return none(
             f"no certificate: the theorem needs a Lipschitz constant or bound of {', '.join(missing)}, and {sigma.name} has none."
         )
-    if not (np.isfinite(loss) and np.isfinite(true)):
-        return none("no certificate: a loss is not finite.")
     constants = [_constants(obj, sigma, i) for i in range(len(obj.terms))]
     L = obj.depth
     bound = max(proven for proven, _ in constants)

@@ -15,7 +15,8 @@ class Term(eqx.Module):
     """Σ_n weight_n · |operator(ψ at sample n) - y_n|².
 
     Without tangents (k = 0) the operator is the value ψ; with tangents it is c_n · (the tangents of ψ), for one output.
-    The weight is one number for all samples, or (n,). `x` is the input jet: the sample points and the directions that the tangents are taken along.
+    The weight is one number for all samples, or (n,). `x` is the input jet: the sample points and the directions that
+    the tangents are taken along.
     """
 
     x: Jet
@@ -47,11 +48,17 @@ def _columns(name: str, a) -> Array:
     return a
 
 
+def _check_weight(weight: float) -> None:
+    if not 0 < weight < float("inf"):
+        raise ValueError(f"weight={weight} must be a positive, finite number.")
+
+
 @float64
 def value_term(x, y, weight: float = 1.0) -> Term:
     """ψ(x_n) = y_n, mean-square with that weight (1/N, or μ/N₂ for a boundary). Regression with any number of outputs."""
     x, y = _columns("x", x), _columns("y", y)
     n, d = x.shape
+    _check_weight(weight)
     if len(y) != n:
         raise ValueError(f"x has {n} samples and y has {len(y)}; they must be equal.")
     return Term(Jet(x, jnp.zeros((n, 0, d))), y, jnp.zeros((n, 0)), jnp.asarray(weight / n))
@@ -62,6 +69,7 @@ def pde_term(x, c, f, weight: float = 1.0) -> Term:
     """Σ_i c_i(x_n) ∂_i ψ(x_n) = f(x_n), mean-square with that weight; one tangent per coordinate, as in the paper."""
     x, c, f = _columns("x", x), _columns("c", c), _columns("f", f)
     n, d = x.shape
+    _check_weight(weight)
     if c.shape != (n, d) or f.shape != (n, 1):
         raise ValueError(f"x has shape {x.shape}, c {c.shape} and f {f.shape}; c must be {(n, d)} and f {(n, 1)}.")
     return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, jnp.asarray(weight / n))

@@ -1,6 +1,6 @@
 """Small random problems and points, in the engine's types and in the reference's."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def random_point(config, obj: Objective, seed: int, noise: float = 0.3, scale: f
     (_, widths, activation), _ = config
     rng = np.random.default_rng([seed, 1])
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape))  # noqa: E731
-    weights = [(scale * draw(o, i) / i**0.5, scale * draw(o)) for i, o in zip(widths, widths[1:], strict=False)]
+    weights = [(scale * draw(o, i) / i**0.5, scale * draw(o)) for i, o in pairwise(widths)]
     network = Network.of(weights, ACTIVATIONS[activation])
     return Point(network, jax.tree.map(lambda x: x + noise * rng.normal(size=x.shape), forward_point(obj, network).aux))
 
@@ -72,7 +72,7 @@ def to_reference(config, obj: Objective, point: Point):
     act, depth = ref.ACTIVATIONS[activation], obj.depth
     weights = point.network.weights
     values = [[None, *(np.asarray(u.value).T for u in aux.layers()[:-1])] for aux in point.aux]
-    lists = dict(W=[None, *(W for W, _ in weights)], b=[None, *(b for _, b in weights)])
+    lists = {"W": [None, *(W for W, _ in weights)], "b": [None, *(b for _, b in weights)]}
     beta = [[None, *np.asarray(b)[: depth - 1]] for b in obj.beta]
     columns = [(np.asarray(t.x.value).T, np.asarray(t.y).T) for t in obj.terms]
     if kind == "value":

@@ -1,4 +1,3 @@
-
 """The paper as slow, plain NumPy: the specification the fast engine is tested against.
 
 Layout of the paper: samples are columns. X is (d, N), a_l is (M, N), W_l is (out, in), b_l is (out,); the tangents of

@@ -15,7 +15,7 @@ from sapm.methods.alternating import algorithm_1, algorithm_2
 from sapm.network import Dense
 from sapm.objective import Point, penalty, ridge_d, ridge_W, weigh
 
-SMALL = [c for c in CONFIGS if len(c[0][1]) < 6 or (c[1] == "sapm" and c[0][2] == "sin" and c[0][0] == "pde")]
+SMALL = [c for c in CONFIGS if len(c[0][1]) < 6]
 JOINT = SMALL[3]
 
 
@@ -42,7 +42,7 @@ def updated_by(kind: str, l: int, tree: Point) -> np.ndarray:
 
 
 @pytest.mark.parametrize("config", SMALL, ids=name)
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**31), noise=st.sampled_from([0.0, 0.1, 1.0, 10.0]), joint=st.booleans())
 def test_stationary_and_never_up(config, seed, noise, joint):
     """Over model × depth × width × activation × weights × distance from the forward pass."""
@@ -59,7 +59,7 @@ def test_stationary_and_never_up(config, seed, noise, joint):
         loss = float(scratch)
         if kind != "a":
             old, new = (updated_by(kind, l, gradient_of(obj, w)) for w in (before, work))
-            assert np.linalg.norm(new) <= 1e-9 * np.linalg.norm(old) + 1e-11 * max(1.0, loss), where
+            assert np.linalg.norm(new) <= 1e-9 * np.linalg.norm(old) + 1e-10 * max(1.0, loss), where
 
 
 @given(seed=st.integers(0, 2**31), config=st.sampled_from([c for c in SMALL if c[1] == "sapm"]))
@@ -111,9 +111,12 @@ def loss_with_layer(config, l):
 def test_relu_closed_form(config):
     """Entry by entry the global minimiser: no other value of any last-updated unit is lower, and the loss never rises."""
     obj = random_objective(config, 5)
-    run = jax.jit(
-        lambda obj, point: (lambda w: (point_of(w), actual_loss(obj, w)))(update(obj, prepare(obj, point), 1, "a-relu"))
-    )
+
+    @jax.jit
+    def run(obj, point):
+        work = update(obj, prepare(obj, point), 1, "a-relu")
+        return point_of(work), actual_loss(obj, work)
+
     value = jax.jit(penalty)
     for seed in range(5):
         point = random_point(config, obj, seed)

@@ -75,6 +75,18 @@ def test_degenerate_systems(kind):
         assert value(X) <= value(best) * (1 + 1e-6) + 1e-9 * scale, (kind, trial, value(X), value(best))
 
 
+def test_many_like_rows():
+    """Constant columns: rounding of the Gram matrix grows with the number of rows and outdoes the small shift."""
+    for n in (1000, 100_000):
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            z = np.c_[np.full((n, 3), rng.uniform(0.1, 1, 3)), rng.normal(size=n)]
+            y, current = rng.normal(size=(n, 1)), rng.normal(size=(4, 1))
+            new = current + np.asarray(solve(z, z @ current - y, jnp.asarray(1 / n), np.zeros(4), current))
+            best = np.linalg.lstsq(z, y, rcond=1e-12)[0]
+            assert np.mean((z @ new - y) ** 2) <= np.mean((z @ best - y) ** 2) * (1 + 1e-9)
+
+
 def test_undetermined_directions_stay():
     """Dead features keep their coefficients: the step is the proximal one."""
     rng = np.random.default_rng(0)

@@ -129,11 +129,10 @@ def test_decaying_rate():
     """One gradient step after another is the textbook's, with a rate that halves every `halving` iterations."""
     method = descent(objective([regression()], 2, "ls"), (1, 3, 1), tanh, "gd", rate=0.1, halving=2)
     state = method.init(jax.random.key(0))
-    loss = lambda network: method._loss(network)  # noqa: E731
     network = state.variables
     for k in range(3):
         state = method.step(state)
-        network = jax.tree.map(lambda w, g, k=k: w - 0.1 * 0.5 ** (k / 2) * g, network, jax.grad(loss)(network))
+        network = jax.tree.map(lambda w, g, k=k: w - 0.1 * 0.5 ** (k / 2) * g, network, jax.grad(method._loss)(network))
     for x, y in zip(jax.tree.leaves(state.variables), jax.tree.leaves(network), strict=True):
         assert relative(x, y) < 1e-12
 

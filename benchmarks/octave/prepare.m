@@ -1,4 +1,4 @@
-% From the exported start point (W, b, X2, Y2, a2; for a PINN also X1, C, Y1, a1, D) to the iterate of `sweep`.
+% From the exported start point (sigma, rule, W, b, X2, Y2, a2; for a PINN also X1, C, Y1, a1, D) to the iterate of `sweep`.
 % Columns are samples; D{l} is [d_{l,1} ... d_{l,d}], side by side. Suffix 1: interior, 2: boundary or regression.
 % z, g: sigma and sigma' at a; r1, r2, rD: defects; h1, h2: step lengths for a; s, t, v: squared norms.
 function q = prepare(q)

@@ -1,6 +1,7 @@
-% The step -h * gradient / (2 rho), per sample, where Armijo's test passes; then h grows 1.5-fold (to 2 at most), else halves.
+% The step -h * gradient / (2 rho), per sample, where Armijo's test passes; then h grows, else it shrinks.
+% rule: Armijo's constant, growth, shrinkage, the greatest h.
 % goal, up: target and value defect of the layer above (no rows: none); goalD, upD, D: the same for the tangents (no columns: none).
-function [a, r, up, upD, h, z, g] = step_a(sigma, W, b, rho, w, goal, goalD, a, r, up, upD, D, h, z, g)
+function [a, r, up, upD, h, z, g] = step_a(rule, sigma, W, b, rho, w, goal, goalD, a, r, up, upD, D, h, z, g)
   N = columns(a); d = columns(D) / N;
   gradient = -rho .* r;
   if rows(goal) > 0
@@ -22,7 +23,7 @@ function [a, r, up, upD, h, z, g] = step_a(sigma, W, b, rho, w, goal, goalD, a, 
     upD_new = W * (repmat(g_new, 1, d) .* D) - goalD;
   end
   phi = @(r, up, upD) w .* sumsq(up, 1) + sum(reshape(sumsq(upD, 1), N, d), 2)' + rho .* sumsq(r, 1);
-  taken = phi(r_new, up_new, upD_new) <= phi(r, up, upD) - 1e-4 * 2 * scale .* h .* sumsq(gradient, 1);
+  taken = phi(r_new, up_new, upD_new) <= phi(r, up, upD) - rule(1) * 2 * scale .* h .* sumsq(gradient, 1);
   a(:, taken) = a_new(:, taken); r(:, taken) = r_new(:, taken);
   z(:, taken) = z_new(:, taken); g(:, taken) = g_new(:, taken);
   up(:, taken) = up_new(:, taken);
@@ -30,5 +31,5 @@ function [a, r, up, upD, h, z, g] = step_a(sigma, W, b, rho, w, goal, goalD, a, 
     all_d = repmat(taken, 1, d);
     upD(:, all_d) = upD_new(:, all_d);
   end
-  h = taken .* min(1.5 * h, 2) + ! taken .* (0.5 * h);
+  h = taken .* min(rule(2) * h, rule(4)) + ! taken .* (rule(3) * h);
 end

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import equinox as eqx
+import jax
 
 from sapm.blocks import BLOCKS, Work, actual_loss, prepare, update, update_run
 from sapm.jet import Activation, float64
@@ -73,9 +74,10 @@ class Alternating(eqx.Module):
     loop: bool = eqx.field(static=True, default=True)
 
     def init(self, key) -> Work:
-        network = initialise(key, self.widths, self.sigma, self.weights)
+        k_weights, k_start = jax.random.split(key)
+        network = initialise(k_weights, self.widths, self.sigma, self.weights)
         network = network.widen_input(self.objective.terms[0].x.value.shape[1]) if self.loop else network.unstacked()
-        return prepare(self.objective, start_point(key, self.objective, network, self.start))
+        return prepare(self.objective, start_point(k_start, self.objective, network, self.start))
 
     def step(self, work: Work) -> Work:
         return sweep(self.objective, work, self.order)

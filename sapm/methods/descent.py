@@ -53,10 +53,11 @@ class Descent(eqx.Module):
         return mean_square(variables, self.objective.terms)
 
     def init(self, key) -> DescentState:
-        network = initialise(key, self.widths, self.sigma, self.weights)
+        k_weights, k_start = jax.random.split(key)
+        network = initialise(k_weights, self.widths, self.sigma, self.weights)
         variables = network
         if self.objective.model != "ls":
-            variables = start_point(key, self.objective, network, self.start)
+            variables = start_point(k_start, self.objective, network, self.start)
         return DescentState(variables, self._optimiser().init(variables))  # type: ignore[arg-type]
 
     def step(self, state: DescentState) -> DescentState:
@@ -65,7 +66,8 @@ class Descent(eqx.Module):
             value, gradient = optax.value_and_grad_from_state(self._loss)(variables, state=state.optimiser)
         else:
             value, gradient = jax.value_and_grad(self._loss)(variables)
-        change, new = optimiser.update(gradient, state.optimiser, variables, value=value, grad=gradient, value_fn=self._loss)
+        extra = {"value": value, "grad": gradient, "value_fn": self._loss}
+        change, new = optimiser.update(gradient, state.optimiser, variables, **extra)  # type: ignore[arg-type]
         return DescentState(optax.apply_updates(variables, change), new)  # type: ignore[arg-type]
 
     def losses(self, state: DescentState) -> tuple[Array, Array]:
