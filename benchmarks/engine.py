@@ -51,11 +51,12 @@ from plain_numpy import Sapm
 from scipy.stats import qmc
 
 from sapm import lstsq, train
-from sapm.blocks import ARMIJO, GROW, LONGEST, SHRINK, point_of, prepare
+from sapm.blocks import ARMIJO, GROW, LONGEST, SHRINK
 from sapm.jet import ACTIVATIONS
 from sapm.methods.alternating import alternating
 from sapm.objective import objective, start_point
 from sapm.problem import pde_term, value_term
+from sapm.work import point_of, prepare
 
 SEEDS, CHECKED, REPEATS, AGREE, NOISE = 10, 3, 3, 1e-6, 1e-3
 RULE = (ARMIJO, GROW, SHRINK, LONGEST)  # for the steps of a: handed to the competitors

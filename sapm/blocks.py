@@ -1,157 +1,21 @@
-"""The block updates: each minimises the penalty loss over one block with the rest held fixed, and none raises it.
-
-A `Work` is a point together with what the blocks would otherwise compute again and again: activations, defects, and the
-norms that the loss is made of. Blocks act on the `Window` of a layer l: all that touches u_l, W_l and b_l. A window is
-opened, updated by one or several blocks and closed, which writes it back.
-"""
+"""The block updates: each minimises the penalty loss over one block with the rest held fixed, and none raises it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
 from sapm import lstsq
-from sapm.jet import Activation, Jet
-from sapm.network import Dense, Network, Stack
-from sapm.objective import (
-    Norms,
-    Objective,
-    Point,
-    defects,
-    length_squared,
-    norms,
-    output_misfit,
-    ridge_d,
-    ridge_W,
-    sizes,
-    target,
-    value_weight,
-    weigh,
-)
+from sapm.jet import Jet
+from sapm.network import Dense
+from sapm.objective import Objective, length_squared, output_misfit, ridge_d, ridge_W, sizes, target, value_weight
+from sapm.work import Pane, Part, Window, Work, close_norms, close_window, is_layer, open_window, put_row
 
 ARMIJO, GROW, SHRINK, LONGEST = 1e-4, 1.5, 0.5, 4.0
-
-
-class Part(eqx.Module):
-    """One term's share of the work, by layer: jets u_l, (σ, σ') at their values, defects r_l, step lengths for a_l.
-
-    u_0 is the input jet and passes unchanged: its pair is (x, 1).
-    """
-
-    aux: Stack
-    lifted: Stack
-    defect: Stack
-    length: Float[Array, "L n"]
-
-
-class Work(eqx.Module):
-    network: Network
-    parts: tuple[Part, ...]
-    norms: Norms
-
-
-class Pane(eqx.Module):
-    """One term's share of a window: z_{l-1}, u_l and its (σ, σ'), r_l; the target and the defect of layer l+1."""
-
-    z: Jet
-    u: Jet
-    lifted: tuple[Array, Array] | None
-    r: Jet
-    goal: Jet | None
-    upper: Jet | None
-    length: Float[Array, " n"]
-
-
-class Window(eqx.Module):
-    """Layer l (and l+1, None at the top) with all that touches it. The norms' v and τ of l, l+1 are written on closing."""
-
-    layer: Dense
-    above: Dense | None
-    panes: tuple[Pane, ...]
-    norms: Norms
-    sigma: Activation = eqx.field(static=True)
-
-
-def prepare(obj: Objective, point: Point) -> Work:
-    """Compute everything that depends on the point, from scratch."""
-    network, parts = point.network, []
-    for term, aux in zip(obj.terms, point.aux, strict=True):
-        x = term.x.value
-        lifted = replace(aux, tail=aux.tail[:-1]).map(lambda u: network.sigma.pair(u.value))
-        parts.append(
-            Part(
-                aux.prepend(term.x).grow(),
-                lifted.prepend((x, jnp.ones_like(x))).grow(),
-                defects(term, network, aux),
-                jnp.ones((obj.depth, len(term.y))),
-            )
-        )
-    return Work(network, tuple(parts), norms(obj, point, [part.defect for part in parts]))
-
-
-def point_of(work: Work) -> Point:
-    run = work.network.stack.run
-    return Point(work.network, tuple(Stack.of(part.aux.layers()[1:], run) for part in work.parts))
-
-
-def actual_loss(obj: Objective, work: Work) -> Float[Array, ""]:
-    return weigh(obj, work.norms)
-
-
-def _put(x: Array, l, row: Array) -> Array:
-    return lax.dynamic_update_index_in_dim(x, row, l - 1, 0)
-
-
-def _same(l, number: int) -> bool:
-    """Whether l is that layer. A traced l is inside the run of equal layers, so it is neither the first nor the last."""
-    return isinstance(l, int) and l == number
-
-
-def open_window(obj: Objective, work: Work, l) -> Window:
-    """l is an integer, or traced inside the run of equal layers and below its last."""
-    top, panes = _same(l, obj.depth), []
-    for term, part in zip(obj.terms, work.parts, strict=True):
-        value, slope = part.lifted[l - 1]
-        panes.append(
-            Pane(
-                Jet(value, slope[:, None, :] * part.aux[l - 1].tangents),
-                part.aux[l],
-                None if top else part.lifted[l],
-                part.defect[l],
-                None if top else target(term, part.aux[l + 1], _same(l + 1, obj.depth)),
-                None if top else part.defect[l + 1],
-                lax.dynamic_index_in_dim(part.length, l - 1, keepdims=False),
-            )
-        )
-    stack = work.network.stack
-    return Window(stack[l], None if top else stack[l + 1], tuple(panes), work.norms, work.network.sigma)
-
-
-def _close_norms(obj: Objective, window: Window, l) -> Norms:
-    n = window.norms
-    vs, taus = list(n.v), list(n.tau)
-    for i, pane in enumerate(window.panes):
-        for layer, r in ((l, pane.r), (l + 1, pane.upper)):
-            if r is not None:
-                v, tau = sizes(obj.terms[i], r)
-                vs[i], taus[i] = _put(vs[i], layer, v), _put(taus[i], layer, tau)
-    return replace(n, v=tuple(vs), tau=tuple(taus))
-
-
-def close_window(obj: Objective, work: Work, l: int, window: Window) -> Work:
-    parts = []
-    for part, pane in zip(work.parts, window.panes, strict=True):
-        aux, lifted, found = part.aux.set(l, pane.u), part.lifted, part.defect.set(l, pane.r)
-        if pane.upper is not None:
-            lifted, found = lifted.set(l, pane.lifted), found.set(l + 1, pane.upper)
-        parts.append(Part(aux, lifted, found, _put(part.length, l, pane.length)))
-    network = replace(work.network, stack=work.network.stack.set(l, window.layer))
-    return Work(network, tuple(parts), _close_norms(obj, window, l))
 
 
 def _run_blocks(obj: Objective, window: Window, l, blocks: tuple[str, ...]) -> Window:
@@ -192,7 +56,7 @@ def update_run(obj: Objective, work: Work, lowest: int, highest: int, down: bool
         window = replace(neighbour(open_window(obj, work, l), changed), norms=n)
         window = _run_blocks(obj, window, l, blocks)
         written = [(p.u, p.lifted, p.upper if down else p.r, p.length) for p in window.panes]
-        return (changes(window), _close_norms(obj, window, l)), (window.layer, written)
+        return (changes(window), close_norms(obj, window, l)), (window.layer, written)
 
     if down:
         start = open_window(obj, work, highest)
@@ -216,13 +80,13 @@ def _each(window: Window, change) -> Window:
 
 
 def _residual(obj: Objective, l, layer: Dense, i: int, pane: Pane) -> Jet:
-    goal = target(obj.terms[i], pane.u, _same(l, obj.depth))
+    goal = target(obj.terms[i], pane.u, is_layer(l, obj.depth))
     return jax.tree.map(jnp.subtract, layer(pane.z), goal)
 
 
 def _has_value(obj: Objective, i: int, l) -> bool:
     """A PDE term has no value defect at the top."""
-    return not (obj.terms[i].is_pde and _same(l, obj.depth))
+    return not (obj.terms[i].is_pde and is_layer(l, obj.depth))
 
 
 def update_W(obj: Objective, window: Window, l, joint: bool = False) -> Window:
@@ -243,7 +107,7 @@ def update_W(obj: Objective, window: Window, l, joint: bool = False) -> Window:
     new = current + lstsq.step(total, ridge, current)
     layer = Dense(new[:-1].T, new[-1]) if joint else Dense(new.T, layer.b)
     n = window.norms
-    window = replace(window, layer=layer, norms=replace(n, s=_put(n.s, l, jnp.sum(layer.W**2))))
+    window = replace(window, layer=layer, norms=replace(n, s=put_row(n.s, l, jnp.sum(layer.W**2))))
     return _each(window, lambda i, pane: replace(pane, r=_residual(obj, l, layer, i, pane)))
 
 
@@ -287,14 +151,14 @@ def update_d(obj: Objective, window: Window, l) -> Window:
             out[i] = output_misfit(term, u)
         else:
             W, slope = window.above.W, pane.lifted[1]
-            xi = ridge_d(obj, i, n.s, _put(n.v[i], l, sizes(term, r)[0]), l)
+            xi = ridge_d(obj, i, n.s, put_row(n.v[i], l, sizes(term, r)[0]), l)
             shift, scale = _gap(obj, window, l) * alpha[l - 1], alpha[l]
             gradient = scale * slope[:, None, :] * (upper.tangents @ W) - shift * r.tangents
             gradient += xi[:, None, None] * u.tangents
             change = lstsq.shifted_solve(W, jnp.sqrt(scale) * slope, shift + xi, -gradient)
             u = Jet(u.value, u.tangents + change)
             upper = Jet(upper.value, (slope[:, None, :] * u.tangents) @ W.T - pane.goal.tangents)
-        ts[i] = _put(ts[i], l, length_squared(u))
+        ts[i] = put_row(ts[i], l, length_squared(u))
         panes[i] = replace(pane, u=u, r=Jet(r.value, r.tangents - change), upper=upper)
     return replace(window, panes=tuple(panes), norms=replace(n, t=tuple(ts), out=tuple(out)))
 

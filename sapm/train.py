@@ -94,9 +94,14 @@ def _chunk(method: Method, states, steps, batch: int):
 
 
 @jax.jit
+def _measure(method: Method, states):
+    return jax.vmap(method.losses)(states)
+
+
+@jax.jit
 def _start(method: Method, keys):
     states = jax.vmap(method.init)(keys)
-    return states, jax.vmap(method.losses)(states)
+    return states, _measure(method, states)
 
 
 @jax.jit
@@ -162,7 +167,7 @@ def train(
     if initial is None:
         states, losses = _start(method, keys)
     else:
-        states, losses = initial, jax.vmap(method.losses)(initial)
+        states, losses = initial, _measure(method, initial)
     batch = _batch(method, count)
 
     done, status, reason = np.zeros(count, int), ["finished"] * count, [""] * count
@@ -182,11 +187,9 @@ def train(
         new_losses = np.array([np.asarray(x) for x in losses])
         for i in np.flatnonzero(active & ~np.isfinite(new_losses[0])):
             state, done[i], why = _find_fault(method, jax.tree.map(lambda x, i=i: x[i], states), int(done[i]), steps)
-            new = jax.tree.map(lambda x, y, i=i: x.at[i].set(y), new, state)
-            new_losses[:, i] = [float(x[0]) for x in jax.vmap(method.losses)(jax.tree.map(lambda x: x[None], state))]
-            status[i], reason[i], active[i] = "non-finite", why, False
-            current[:, i] = new_losses[:, i]
             states = jax.tree.map(lambda x, y, i=i: x.at[i].set(y), states, state)
+            current[:, i] = [x[i] for x in _measure(method, states)]
+            status[i], reason[i], active[i] = "non-finite", why, False
         states = _keep(jnp.asarray(active), new, states)
         current = np.where(active, new_losses, current)
         done = done + steps * active

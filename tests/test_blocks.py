@@ -10,10 +10,11 @@ from cases import CONFIGS, name, random_objective, random_point, relative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sapm.blocks import actual_loss, point_of, prepare, update
+from sapm.blocks import update
 from sapm.methods.alternating import algorithm_1, algorithm_2
 from sapm.network import Dense
 from sapm.objective import Point, penalty, ridge_d, ridge_W, weigh
+from sapm.work import actual_loss, point_of, prepare
 
 SMALL = [c for c in CONFIGS if len(c[0][1]) < 6]
 JOINT = SMALL[3]

@@ -13,6 +13,7 @@ ORDER = [
     "sapm.problem",
     "sapm.objective",
     "sapm.lstsq",
+    "sapm.work",
     "sapm.blocks",
     "sapm.methods.alternating",
     "sapm.methods.descent",

@@ -6,10 +6,10 @@ import pytest
 import reference as ref
 from cases import CONFIGS, PM, SAPM, engine_arrays, name, random_objective, random_point, reference_arrays, relative, to_reference
 
-from sapm.blocks import point_of, prepare
 from sapm.methods.alternating import algorithm_1, algorithm_2, alternating, sweep
 from sapm.network import NO_RUN, Stack
 from sapm.objective import Point, _constants, mean_square, omega, penalty, ridge_d, ridge_W, value_weight
+from sapm.work import point_of, prepare
 
 TOLERANCE = 1e-12
 

@@ -7,13 +7,13 @@ import pytest
 from cases import relative
 
 from sapm import train as loop
-from sapm.blocks import Part, Work
 from sapm.jet import relu, sin, tanh
 from sapm.methods.alternating import Alternating, alternating
 from sapm.methods.descent import descent
 from sapm.objective import objective
 from sapm.problem import pde_term, value_term
 from sapm.train import train
+from sapm.work import Part, Work
 
 
 def regression(n=30):

@@ -2,7 +2,6 @@
 %   loss <number>   after each of three sweeps from `compared`
 %   ms <number>     CPU milliseconds per sweep, three repetitions from `timed`, each of `seconds` or at least one sweep
 function run(file, seconds)
-  maxNumCompThreads(1);
   starts = load(file);
   q = prepare(starts.compared);
   took = zeros(1, 3);

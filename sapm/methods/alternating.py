@@ -8,10 +8,11 @@ from dataclasses import replace
 import equinox as eqx
 import jax
 
-from sapm.blocks import BLOCKS, Work, actual_loss, prepare, update, update_run
+from sapm.blocks import BLOCKS, update, update_run
 from sapm.jet import Activation, float64
 from sapm.network import Network, initialise
 from sapm.objective import Objective, mean_square, start_point
+from sapm.work import Work, actual_loss, prepare
 
 Order = tuple[tuple[str, int], ...]
 
