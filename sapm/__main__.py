@@ -13,7 +13,7 @@ from scipy.stats import qmc
 from sapm.jet import relu
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import descent
-from sapm.objective import objective
+from sapm.objective import ROUNDING, objective
 from sapm.problem import value_term
 from sapm.train import train
 
@@ -50,7 +50,7 @@ def main() -> int:
     for name, how, method in rows:
         console.print(f"  {name} by {how} …", style="dim")
         began = time.perf_counter()
-        result = train(method, SWEEPS, seeds=SEEDS, stall=0.0)
+        result = train(method, SWEEPS, seeds=SEEDS, patience=SWEEPS + 1)
         history = result.history
         errors = [np.linalg.norm(result.predict(i, x_test) - y_test) / np.linalg.norm(y_test) for i in range(SEEDS)]
         loss, true = history["loss"][:, -1], history["mean_squared_loss"][:, -1]
@@ -59,17 +59,17 @@ def main() -> int:
             f"{np.median(loss):.1e}",
             f"{np.median(true):.1e}",
             f"{np.median(true / loss):.1e}" if name == "PM" else f"{np.median(true / loss):.1f}",
-            {"PM": "no theorem", "LS": "same loss"}.get(name) or ("always" if np.all(history["ratio"] <= DEPTH) else "BROKEN"),
+            {"PM": "no theorem", "LS": "same loss"}.get(name)
+            or ("always" if np.all(history["ratio"] <= DEPTH * (1 + ROUNDING)) else "BROKEN"),
             f"{np.sum(true < 1e-3)} of {SEEDS} seeds",
             f"{np.median(errors):.1e}",
             f"{time.perf_counter() - began:.0f}",
         )
     console.print(table)
     console.print(
-        "LS gets stuck: its seeds end as a constant (true loss 7.1e-2, the variance of the data).\n"
-        "PM's loss looks small, but it is not the loss of the network it leaves.\n"
-        "SAPM's loss bounds the true one (Theorem 1) and both fall. What no theorem covers is the gaps between the training\n"
-        "points: some seeds spike there, which is the test error."
+        "How to read it: a true loss of 7.1e-2 is the variance of the data, so the network is a constant: LS is stuck.\n"
+        "PM minimises a loss that is not the network's. SAPM's loss bounds the true one (Theorem 1), so both fall together.\n"
+        "No theorem covers the gaps between the training points: some seeds spike there, which the test error shows."
     )
     return 0
 

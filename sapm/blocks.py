@@ -15,7 +15,7 @@ from sapm.network import Dense
 from sapm.objective import Objective, length_squared, output_misfit, ridge_d, ridge_W, sizes, target, value_weight
 from sapm.work import Pane, Part, Window, Work, close_norms, close_window, is_layer, open_window, put_row
 
-ARMIJO, GROW, SHRINK, LONGEST = 1e-4, 1.5, 0.5, 4.0
+ARMIJO, GROW, SHRINK, LONGEST, SHORTEST = 1e-4, 1.5, 0.5, 4.0, 1e-6
 
 
 def _run_blocks(obj: Objective, window: Window, l, blocks: tuple[str, ...]) -> Window:
@@ -175,7 +175,7 @@ def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:
     Sample by sample the loss is, up to κ_n ω_{l+1},
         φ(a) = β_{l+1} Ω²_{l+1} ‖W σ(a) + b - a_{l+1}‖² + α_{l+1} Σ_i ‖W (σ'(a)∘d_i) - d_{l+1,i}‖² + ρ ‖q - a‖²,
     ρ = (ω_l/ω_{l+1}) β_l Ω²_l. The step is -length · ∇φ/(2ρ). It is taken if it passes Armijo's test; the next one is then
-    1.5 times longer (at most 4), otherwise half as long: backtracking spread over the sweeps, at one trial each. The
+    1.5 times longer (at most 4), otherwise half as long (at least 1e-6): backtracking spread over the sweeps. The
     problem separates over samples, so lengths of their own need no sum over them; measured, fewer runs collapse.
     """
     sigma, above = window.sigma, window.above
@@ -216,7 +216,7 @@ def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:
             lifted=pick(new_lifted, lifted),
             r=Jet(pick(new_r, r.value), r.tangents),
             upper=pick(new_upper, upper),
-            length=jnp.where(taken, jnp.minimum(pane.length * GROW, LONGEST), pane.length * SHRINK),
+            length=jnp.where(taken, jnp.minimum(pane.length * GROW, LONGEST), jnp.maximum(pane.length * SHRINK, SHORTEST)),
         )
 
     return _each(window, move)

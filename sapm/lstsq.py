@@ -108,7 +108,7 @@ def shifted_solve(
     G = W.T @ W
     S = S[:, None, :]
     half = 0.5 * spectral_bound(G) * jnp.max(S * S, axis=-1, keepdims=True)
-    half = jnp.maximum(half, 1e-3 * shift)  # half the length of the interval [shift, shift + 2 half]
+    half = jnp.maximum(half, 1e-2 * shift)  # half the length of the interval [shift, shift + 2 half]
     ratio = 1 + shift / half  # of its middle to its half length
     root = jnp.sqrt((shift / half) * (ratio + 1))  # √(ratio² - 1)
     decay = 1 / (ratio + root)

@@ -78,6 +78,8 @@ def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0,
     """`beta` (values, l < L) and `alpha` (tangents, l ≤ L): a number, one per layer, or a tuple with one of these per term."""
     if model not in MODELS:
         raise ValueError(f"model={model!r} is not known; use one of {', '.join(MODELS)}.")
+    if isinstance(terms, Term) or not terms:
+        raise ValueError("terms must be a list with at least one term, such as [value_term(x, y)].")
     if depth < 2:
         raise ValueError(f"depth={depth} leaves no hidden layer; it must be at least 2.")
 
@@ -99,6 +101,18 @@ def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0,
     ]
     alphas = [jnp.asarray(g) for g in per_term("alpha", alpha, depth)]
     return Objective(tuple(terms), tuple(betas), tuple(alphas), model)
+
+
+def check_widths(obj: Objective, widths: Sequence[int]) -> None:
+    """Refuse layer widths m_0 … m_L that do not fit the terms."""
+    if len(widths) != obj.depth + 1:
+        raise ValueError(f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has depth {obj.depth}.")
+    for term in obj.terms:
+        inputs, outputs = term.x.value.shape[1], term.y.shape[1]
+        if (widths[0], widths[-1]) != (inputs, outputs):
+            raise ValueError(
+                f"widths={list(widths)} are for {widths[0]} inputs and {widths[-1]} outputs, but a term has {inputs} and {outputs}."
+            )
 
 
 # ---------------------------------------------------------------- losses
@@ -257,6 +271,9 @@ class Certificate:
     printed: float | None
     holds: bool | None
     reason: str
+
+    def __str__(self) -> str:
+        return self.reason
 
     @property
     def ratio(self) -> float:

@@ -40,7 +40,7 @@ class Term(eqx.Module):
         return output.value - self.y
 
 
-def _columns(name: str, a) -> Array:
+def as_columns(name: str, a) -> Array:
     a = jnp.asarray(a, jnp.float64)
     a = a[:, None] if a.ndim == 1 else a
     if a.ndim != 2 or 0 in a.shape:
@@ -48,28 +48,29 @@ def _columns(name: str, a) -> Array:
     return a
 
 
-def _check_weight(weight: float) -> None:
-    if not 0 < weight < float("inf"):
-        raise ValueError(f"weight={weight} must be a positive, finite number.")
+def _per_sample(weight, n: int) -> Array:
+    """weight/n: one number for all samples, or (n,)."""
+    weight = jnp.asarray(weight, jnp.float64)
+    if weight.shape not in ((), (n,)) or not bool(jnp.all((weight > 0) & jnp.isfinite(weight))):
+        raise ValueError(f"weight={weight.tolist()} must be a positive, finite number, or {n} of them (one per sample).")
+    return weight / n
 
 
 @float64
-def value_term(x, y, weight: float = 1.0) -> Term:
+def value_term(x, y, weight=1.0) -> Term:
     """ψ(x_n) = y_n, mean-square with that weight (1/N, or μ/N₂ for a boundary). Regression with any number of outputs."""
-    x, y = _columns("x", x), _columns("y", y)
+    x, y = as_columns("x", x), as_columns("y", y)
     n, d = x.shape
-    _check_weight(weight)
     if len(y) != n:
         raise ValueError(f"x has {n} samples and y has {len(y)}; they must be equal.")
-    return Term(Jet(x, jnp.zeros((n, 0, d))), y, jnp.zeros((n, 0)), jnp.asarray(weight / n))
+    return Term(Jet(x, jnp.zeros((n, 0, d))), y, jnp.zeros((n, 0)), _per_sample(weight, n))
 
 
 @float64
-def pde_term(x, c, f, weight: float = 1.0) -> Term:
+def pde_term(x, c, f, weight=1.0) -> Term:
     """Σ_i c_i(x_n) ∂_i ψ(x_n) = f(x_n), mean-square with that weight; one tangent per coordinate, as in the paper."""
-    x, c, f = _columns("x", x), _columns("c", c), _columns("f", f)
+    x, c, f = as_columns("x", x), as_columns("c", c), as_columns("f", f)
     n, d = x.shape
-    _check_weight(weight)
     if c.shape != (n, d) or f.shape != (n, 1):
         raise ValueError(f"x has shape {x.shape}, c {c.shape} and f {f.shape}; c must be {(n, d)} and f {(n, 1)}.")
-    return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, jnp.asarray(weight / n))
+    return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, _per_sample(weight, n))

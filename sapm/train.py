@@ -18,6 +18,7 @@ from sapm.jet import Jet, float64
 from sapm.lstsq import SEEDS
 from sapm.network import Network
 from sapm.objective import Certificate, Objective, certificate
+from sapm.problem import as_columns
 
 CACHE_BYTES = 2**20  # on a CPU, seeds run side by side as long as one layer of them stays in a core's cache
 
@@ -40,7 +41,7 @@ class Method(Protocol):
 class Result:
     """What a run gives. `history` has (seeds, records) arrays: iteration, seconds, loss, mean_squared_loss, ratio.
 
-    `status` of a seed is "finished", "stalled" or "non-finite"; `reason` says it in a sentence. A seed that failed keeps
+    `status` of a seed is "finished", "stalled" or "non-finite" (its actual loss); `reason` says it in a sentence. A seed that failed keeps
     its last finite state.
     """
 
@@ -67,8 +68,10 @@ class Result:
 
     @float64
     def predict(self, i: int, x) -> np.ndarray:
-        """The network of seed i at the points x (n, d): (n, outputs)."""
-        x = jnp.asarray(x, jnp.float64)
+        """The network of seed i at the points x, (n, d) or for one input (n,): an array (n, outputs)."""
+        x = as_columns("x", x)
+        if x.shape[1] != self.method.widths[0]:
+            raise ValueError(f"x has {x.shape[1]} columns; the network takes {self.method.widths[0]} inputs.")
         return np.asarray(self.network(i)(Jet(x, jnp.zeros((len(x), 0, x.shape[1])))).value)
 
     @float64
@@ -156,7 +159,7 @@ def train(
     Seed s draws from fold_in(key, s), whoever runs beside it. A seed stops as "stalled" when its best loss has fallen by less
     than the fraction `stall` over the last `patience` iterations. `initial`: start from these states instead of `method.init`.
     """
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
+    numbers = tuple(int(s) for s in seeds) if isinstance(seeds, Iterable) else tuple(range(int(seeds)))
     if not numbers:
         raise ValueError("seeds is empty; give a number of seeds (at least 1) or the seed numbers.")
     if iterations < 0 or (record_every is not None and record_every < 1):
@@ -167,6 +170,9 @@ def train(
     if initial is None:
         states, losses = _start(method, keys)
     else:
+        given = {len(x) for x in jax.tree.leaves(initial)}
+        if given != {count}:
+            raise ValueError(f"initial has states for {sorted(given)} seeds, but seeds asks for {count}; they must be equal.")
         states, losses = initial, _measure(method, initial)
     batch = _batch(method, count)
 

@@ -90,7 +90,7 @@ def put_row(x: Array, l, row: Array) -> Array:
 
 
 def is_layer(l, number: int) -> bool:
-    """Whether l is that layer. A traced l is inside the run of equal layers, so it is neither the first nor the last."""
+    """Whether l is that layer. A traced l is inside the run of equal layers, so it is never the last."""
     return isinstance(l, int) and l == number
 
 

@@ -323,7 +323,7 @@ def gradient_a(point, data, l, term):
 def gradient_step(point, data, l, term, shared=False):
     """One descent step for a_l; the paper asks for a line search and leaves its rule open. Ours: one trial for each column,
     a - rate * gradient / (2 * weight of the column's value defect); taken where the column's part of the loss meets
-    Armijo's rule, and then its rate grows 1.5 times (at most to 4), elsewhere it halves. Rates start at 1.
+    Armijo's rule, and then its rate grows 1.5 times (at most to 4), elsewhere it halves (at least 1e-6). Rates start at 1.
     shared: the columns' parts are added up, so that all steps are taken or none."""
     a, gradient = view(point, data, term)[2][l], gradient_a(point, data, l, term)
     rates, trial = point.rates.setdefault((term, l), np.ones(a.shape[1])), a.copy()
@@ -335,7 +335,7 @@ def gradient_step(point, data, l, term, shared=False):
         rise = local_loss_a(point, data, l, n, term, trial[:, n]) - local_loss_a(point, data, l, n, term, a[:, n])
         excess[n] = rise - 1e-4 * rates[n] * float(gradient[:, n] @ direction)
     taken = np.full(a.shape[1], excess.sum() <= 0) if shared else excess <= 0
-    point.rates[term, l] = np.where(taken, np.minimum(1.5 * rates, 4.0), 0.5 * rates)
+    point.rates[term, l] = np.where(taken, np.minimum(1.5 * rates, 4.0), np.maximum(0.5 * rates, 1e-6))
     return np.where(taken, trial, a)
 
 

@@ -144,6 +144,14 @@ def test_shifted_solve(out, shift):
     assert np.max(np.abs(residual)) < 1e-12 * size
 
 
+def test_shifted_solve_of_very_different_samples():
+    """The number of terms is the worst sample's; one whose series ends after two terms is solved as well."""
+    W, S = jnp.eye(3)[:2], jnp.array([[1.0] * 3, [1e-3] * 3])
+    for shift in (1 / 36, 1 / 40, 1 / 42, 1e-3):
+        x = shifted_solve(W, S, jnp.full(2, shift), jnp.ones((2, 1, 3)))[:, 0]
+        assert relative(x, 1 / (S**2 * jnp.array([1.0, 1.0, 0.0]) + shift)) < 1e-11
+
+
 def test_spectral_bound():
     rng = np.random.default_rng(3)
     for m in (1, 2, 10, 60):

@@ -110,7 +110,7 @@ def test_refusals():
         (lambda: start_point(jax.random.key(0), objective([term], 2), None, "zero"), "'zero' is not known"),
         (lambda: value_term(x, np.ones(3)), "x has 4 samples and y has 3"),
         (lambda: value_term(np.ones((0, 2)), np.ones(0)), "one row per sample"),
-        (lambda: value_term(x, np.ones(4), -1.0), "weight=-1.0 must be a positive"),
+        (lambda: value_term(x, np.ones(4), -1.0), "weight=-1.0 must be a positive, finite number, or 4 of them"),
         (lambda: pde_term(x, np.ones((4, 3)), np.ones(4)), r"c must be \(4, 2\)"),
     ]
     for call, sentence in cases:

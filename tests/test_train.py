@@ -125,6 +125,18 @@ def test_descent_lowers_every_loss(name, model):
         assert np.all(result.history["ratio"] == 1)
 
 
+def test_weights_per_sample_and_one_input():
+    """Equal weights given one by one are the same problem; a single input may be given as a plain vector."""
+    x = np.linspace(-1, 1, 20)
+    runs = [
+        train(alternating(objective([value_term(x, x**2, w)], 2), (1, 4, 1), "tanh"), 5, seeds=1) for w in (2.0, np.full(20, 2.0))
+    ]
+    assert relative(*(r.history["loss"] for r in runs)) < 1e-10
+    assert runs[0].predict(0, x).shape == (20, 1)
+    with pytest.raises(ValueError, match="x has 2 columns; the network takes 1 inputs"):
+        runs[0].predict(0, np.ones((3, 2)))
+
+
 def test_decaying_rate():
     """One gradient step after another is the textbook's, with a rate that halves every `halving` iterations."""
     method = descent(objective([regression()], 2, "ls"), (1, 3, 1), tanh, "gd", rate=0.1, halving=2)
@@ -145,6 +157,10 @@ def test_refusals():
         (lambda: alternating(obj, (1, 4, 4, 1), relu, order=(("a", 3),)), r"order has \('a', 3\)"),
         (lambda: descent(obj, (1, 4, 4, 1), relu, "newton"), "'newton' is not known; use one of gd, adam, lbfgs"),
         (lambda: descent(obj, (1, 4, 4, 1), relu, "gd", rate=0.0), "must be positive"),
+        (lambda: alternating(obj, (1, 4, 4, 3), relu), "are for 1 inputs and 3 outputs, but a term has 1 and 1"),
+        (lambda: descent(obj, (2, 4, 4, 1), "tanh"), "are for 2 inputs and 1 outputs"),
+        (lambda: objective([], 3), "at least one term"),
+        (lambda: train(METHODS["alternating"](), 5, seeds=2, initial=np.ones((3, 1))), "initial has states for"),
         (lambda: train(METHODS["alternating"](), 5, seeds=[]), "seeds is empty"),
         (lambda: train(METHODS["alternating"](), -1), "must not be negative"),
     ]

@@ -9,9 +9,9 @@ import equinox as eqx
 import jax
 
 from sapm.blocks import BLOCKS, update, update_run
-from sapm.jet import Activation, float64
+from sapm.jet import Activation, activation, float64
 from sapm.network import Network, initialise
-from sapm.objective import Objective, mean_square, start_point
+from sapm.objective import Objective, check_widths, mean_square, start_point
 from sapm.work import Work, actual_loss, prepare
 
 Order = tuple[tuple[str, int], ...]
@@ -100,7 +100,7 @@ class Alternating(eqx.Module):
 def alternating(
     obj: Objective,
     widths: Sequence[int],
-    sigma: Activation,
+    sigma: str | Activation,
     order: Order | None = None,
     init: str = "paper",
     start: str = "uniform",
@@ -114,8 +114,8 @@ def alternating(
     """
     if obj.model not in ("pm", "sapm"):
         raise ValueError(f"the alternating method separates layers, so it needs model 'pm' or 'sapm', not {obj.model!r}.")
-    if len(widths) != obj.depth + 1:
-        raise ValueError(f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has depth {obj.depth}.")
+    sigma = activation(sigma)
+    check_widths(obj, widths)
     if order is None:
         order = (algorithm_2 if any(term.is_pde for term in obj.terms) else algorithm_1)(obj.depth)
         if shared:

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from sapm.jet import Activation, float64
+from sapm.jet import Activation, activation, float64
 from sapm.network import Network, initialise
-from sapm.objective import Objective, Point, mean_square, penalty, start_point
+from sapm.objective import Objective, Point, check_widths, mean_square, penalty, start_point
 
 OPTIMISERS = ("gd", "adam", "lbfgs")
 
@@ -84,7 +84,7 @@ class Descent(eqx.Module):
 def descent(
     obj: Objective,
     widths: Sequence[int],
-    sigma: Activation,
+    sigma: str | Activation,
     name: str = "adam",
     rate: float = 1e-3,
     halving: float = 1e4,
@@ -96,6 +96,6 @@ def descent(
         raise ValueError(f"name={name!r} is not known; use one of {', '.join(OPTIMISERS)}.")
     if not (rate > 0 and halving > 0):
         raise ValueError(f"rate={rate} and halving={halving} must be positive.")
-    if len(widths) != obj.depth + 1:
-        raise ValueError(f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has depth {obj.depth}.")
+    sigma = activation(sigma)
+    check_widths(obj, widths)
     return Descent(obj, jnp.asarray(float(rate)), jnp.asarray(float(halving)), name, tuple(widths), sigma, init, start)
