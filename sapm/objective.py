@@ -111,7 +111,8 @@ def check_widths(obj: Objective, widths: Sequence[int]) -> None:
         inputs, outputs = term.x.value.shape[1], term.y.shape[1]
         if (widths[0], widths[-1]) != (inputs, outputs):
             raise ValueError(
-                f"widths={list(widths)} are for {widths[0]} inputs and {widths[-1]} outputs, but a term has {inputs} and {outputs}."
+                f"widths={list(widths)} are for {widths[0]} inputs and {widths[-1]} outputs, "
+                f"but a term has {inputs} and {outputs}."
             )
 
 

@@ -41,8 +41,8 @@ class Method(Protocol):
 class Result:
     """What a run gives. `history` has (seeds, records) arrays: iteration, seconds, loss, mean_squared_loss, ratio.
 
-    `status` of a seed is "finished", "stalled" or "non-finite" (its actual loss); `reason` says it in a sentence. A seed that failed keeps
-    its last finite state.
+    `status` of a seed is "finished", "stalled" or "non-finite" (its actual loss); `reason` says it in a sentence. A seed that
+    failed keeps its last finite state.
     """
 
     method: Method
