@@ -1,4 +1,4 @@
-"""Linear least squares that cannot fail: weighted rows → normal equations → a safe step. Knows no networks.
+"""Rank-safe linear least squares: weighted rows → normal equations → a safe step. Knows no networks.
 
 Everything is solved for the *change* of the unknown. The tiny regulariser that keeps the factorisation safe then pulls
 towards no change (a proximal step), so it never raises the objective and never moves what the data do not determine.

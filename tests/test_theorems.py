@@ -48,7 +48,7 @@ def test_theorems_2_and_4(config, seed):
 
 
 def test_theorem_3_needs_its_zeroth_powers():
-    """A steep, flat-valued activation breaks the constant as printed; the proven one holds."""
+    """For a steep activation of small values the proven constant lies above the printed one, and it holds."""
     steep = Activation(
         "steep sine",
         lambda x: tuple(s * f for s, f in zip((0.01, 0.5), sin.pair(50 * x), strict=True)),
