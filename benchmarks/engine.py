@@ -55,7 +55,7 @@ from sapm.blocks import ARMIJO, GROW, LONGEST, SHRINK
 from sapm.jet import ACTIVATIONS
 from sapm.methods.alternating import alternating
 from sapm.objective import objective, start_point
-from sapm.problem import pde_term, value_term
+from sapm.term import pde_term, value_term
 from sapm.work import point_of, prepare
 
 SEEDS, CHECKED, REPEATS, AGREE, NOISE = 10, 3, 3, 1e-6, 1e-3

@@ -1,3 +1,53 @@
 """sapm: train deep networks on least-squares problems by self-adaptive weighted auxiliary variables."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0.dev0"
+
+_HOME = {
+    "Box": "domain",
+    "Ball": "domain",
+    "Function": "problem",
+    "Regression": "problem",
+    "PDE": "problem",
+    "Initial": "problem",
+    "Inflow": "problem",
+    "Dirichlet": "problem",
+    "solve": "solver",
+    "resume": "solver",
+    "load": "result",
+    "Result": "result",
+    "Solution": "solution",
+    "Certificate": "objective",
+    "SAPMRegressor": "estimator",
+}
+__all__ = list(_HOME)  # noqa: PLE0605 (a list of strings)
+
+if TYPE_CHECKING:
+    from sapm.domain import Ball as Ball
+    from sapm.domain import Box as Box
+    from sapm.estimator import SAPMRegressor as SAPMRegressor
+    from sapm.objective import Certificate as Certificate
+    from sapm.problem import PDE as PDE
+    from sapm.problem import Dirichlet as Dirichlet
+    from sapm.problem import Function as Function
+    from sapm.problem import Inflow as Inflow
+    from sapm.problem import Initial as Initial
+    from sapm.problem import Regression as Regression
+    from sapm.result import Result as Result
+    from sapm.result import load as load
+    from sapm.solution import Solution as Solution
+    from sapm.solver import resume as resume
+    from sapm.solver import solve as solve
+
+
+def __getattr__(name: str):
+    """Public names are loaded when first used, so that `import sapm` is quick."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'sapm' has no attribute {name!r}")
+    return getattr(import_module(f"sapm.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

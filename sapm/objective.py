@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sapm.jet import Activation, Jet, float64, lift
 from sapm.network import NO_RUN, Network, Stack
-from sapm.problem import Term
+from sapm.term import Term
 
 MODELS = ("ls", "pm", "sapm")
 STARTS = ("uniform", "forward", "noise")
@@ -57,12 +57,16 @@ class Norms(eqx.Module):
 
 
 class Objective(eqx.Module):
-    """A problem's terms with the model and its fixed weights β_l, α_l, l = 1..L, one pair of arrays per term."""
+    """A problem's terms with the model and its fixed weights β_l, α_l, l = 1..L, one pair of arrays per term.
+
+    `l2`: if given, l2 · Σ_l ‖W_l‖_F² is part of every loss, actual and true.
+    """
 
     terms: tuple[Term, ...]
     beta: tuple[Float[Array, " L"], ...]
     alpha: tuple[Float[Array, " L"], ...]
     model: str = eqx.field(static=True)
+    l2: Float[Array, ""] | None = None
 
     @property
     def adaptive(self) -> bool:
@@ -74,7 +78,7 @@ class Objective(eqx.Module):
 
 
 @float64
-def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0, beta=1.0) -> Objective:
+def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0, beta=1.0, l2: float = 0.0) -> Objective:
     """`beta` (values, l < L) and `alpha` (tangents, l ≤ L): a number, one per layer, or a tuple with one of these per term."""
     if model not in MODELS:
         raise ValueError(f"model={model!r} is not known; use one of {', '.join(MODELS)}.")
@@ -100,7 +104,9 @@ def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0,
         jnp.asarray([*g, 0.0 if term.is_pde else 1.0]) for g, term in zip(per_term("beta", beta, depth - 1), terms, strict=True)
     ]
     alphas = [jnp.asarray(g) for g in per_term("alpha", alpha, depth)]
-    return Objective(tuple(terms), tuple(betas), tuple(alphas), model)
+    if not 0 <= l2 < np.inf:
+        raise ValueError(f"l2={l2} must be a finite number, 0 or more.")
+    return Objective(tuple(terms), tuple(betas), tuple(alphas), model, jnp.asarray(float(l2)) if l2 else None)
 
 
 def check_widths(obj: Objective, widths: Sequence[int]) -> None:
@@ -122,6 +128,14 @@ def check_widths(obj: Objective, widths: Sequence[int]) -> None:
 def mean_square(network: Network, terms: Sequence[Term]) -> Float[Array, ""]:
     """The true loss (𝓛 or 𝒥): Σ_terms Σ_n κ_n |operator(ψ) - y|²."""
     return sum((jnp.sum(term.weight[..., None] * term.residual(network(term.x)) ** 2) for term in terms), jnp.zeros(()))
+
+
+def true_loss(obj: Objective, network: Network) -> Float[Array, ""]:
+    """`mean_square`, with the ℓ² penalty where there is one."""
+    loss = mean_square(network, obj.terms)
+    if obj.l2 is None:
+        return loss
+    return loss + obj.l2 * sum(jnp.sum(layer.W**2) for layer in network.stack.layers())
 
 
 def target(term: Term, u: Jet, top: bool) -> Jet:
@@ -206,7 +220,8 @@ def energy(obj: Objective, norms: Norms) -> Float[Array, " L"]:
 
 def weigh(obj: Objective, norms: Norms) -> Float[Array, ""]:
     """The penalty loss from its norms (the formula at the top of this file)."""
-    return omega(obj, norms.s) @ energy(obj, norms) + sum(norms.out)
+    loss = omega(obj, norms.s) @ energy(obj, norms) + sum(norms.out)
+    return loss if obj.l2 is None else loss + obj.l2 * jnp.sum(norms.s)
 
 
 def penalty(obj: Objective, point: Point) -> Float[Array, ""]:
@@ -227,7 +242,10 @@ def chain(s: Float[Array, " L"], l) -> Float[Array, " L"]:
 
 def ridge_W(obj: Objective, norms: Norms, l) -> Float[Array, ""]:
     """λ_l = (∂loss/∂s_l) / ω_l, without the quotient (it is 0/0 on collapse): Σ_{m<l} (Π_{m<j<l} s_j) · energy_m."""
-    return chain(norms.s, l) @ energy(obj, norms) if obj.adaptive else jnp.zeros(())
+    ridge = chain(norms.s, l) @ energy(obj, norms) if obj.adaptive else jnp.zeros(())
+    if obj.l2 is None:
+        return ridge
+    return ridge + obj.l2 / jnp.maximum(omega(obj, norms.s)[l - 1], 1e-200)
 
 
 def ridge_d(obj: Objective, i: int, s: Float[Array, " L"], v: Float[Array, "L n"], l) -> Float[Array, " n"]:
@@ -305,29 +323,35 @@ def _constants(obj: Objective, sigma: Activation, i: int) -> tuple[float, float]
 
 
 @float64
-def certificate(obj: Objective, sigma: Activation, loss: float, mean_squared_loss: float) -> Certificate:
-    """Whether the proven bound between the two losses holds."""
-    loss, true = float(loss), float(mean_squared_loss)
-    none = lambda why: Certificate(loss, true, None, None, None, why)  # noqa: E731
-    if not (np.isfinite(loss) and np.isfinite(true)):
-        return none("no certificate: a loss is not finite.")
+def bound(obj: Objective, sigma: Activation) -> tuple[float | None, float | None, str]:
+    """The proven and the printed constant between true and actual loss, None where no theorem applies, and why."""
     if obj.model == "ls":
-        return Certificate(loss, true, 1.0, 1.0, loss == true, "the optimised loss is the true loss.")
+        return 1.0, 1.0, "the optimised loss is the true loss."
     if obj.model == "pm":
-        return none("PM's loss does not bound the true loss: no theorem ties them, and in practice they part.")
+        return None, None, "PM's loss does not bound the true loss: no theorem ties them, and in practice they part."
     pde = any(term.is_pde for term in obj.terms)
     needed = {"lipschitz": "σ"} | ({"slope": "the size of σ'", "slope_lipschitz": "σ'"} if pde else {})
     missing = [what for field, what in needed.items() if getattr(sigma, field) is None]
     if missing:
-        return none(
-            f"no certificate: the theorem needs a Lipschitz constant or bound of {', '.join(missing)}, and {sigma.name} has none."
-        )
-    constants = [_constants(obj, sigma, i) for i in range(len(obj.terms))]
-    L = obj.depth
-    bound = max(proven for proven, _ in constants)
+        why = f"the theorem needs a Lipschitz constant or bound of {', '.join(missing)}, and {sigma.name} has none."
+        return None, None, f"no certificate: {why}"
+    constants, L = [_constants(obj, sigma, i) for i in range(len(obj.terms))], obj.depth
     printed = max(factor for _, factor in constants) * (max(t.c.shape[1] for t in obj.terms) * L * (L + 1) if pde else L)
+    return max(proven for proven, _ in constants), printed, "Theorem 3" if pde else "Theorem 1"
+
+
+@float64
+def certificate(obj: Objective, sigma: Activation, loss: float, mean_squared_loss: float) -> Certificate:
+    """Whether the proven bound between the two losses holds."""
+    loss, true = float(loss), float(mean_squared_loss)
+    if not (np.isfinite(loss) and np.isfinite(true)):
+        return Certificate(loss, true, None, None, None, "no certificate: a loss is not finite.")
+    constant, printed, theorem = bound(obj, sigma)
+    if constant is None:
+        return Certificate(loss, true, None, None, None, theorem)
+    if obj.model == "ls":
+        return Certificate(loss, true, 1.0, 1.0, loss == true, theorem)
     size = sum(float(jnp.sum(t.weight * jnp.sum(t.y**2, -1))) for t in obj.terms)
-    holds = true <= bound * loss * (1 + ROUNDING) + 1e-24 * (1 + size)
+    holds = true <= constant * loss * (1 + ROUNDING) + 1e-24 * (1 + size)
     said = "holds" if holds else "IS BROKEN beyond rounding: this is a bug in the code, please report it"
-    theorem = "Theorem 3" if pde else "Theorem 1"
-    return Certificate(loss, true, bound, printed, holds, f"{theorem} {said}: true loss ≤ {bound:.4g} × actual loss.")
+    return Certificate(loss, true, constant, printed, holds, f"{theorem} {said}: true loss ≤ {constant:.4g} × actual loss.")

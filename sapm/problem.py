@@ -1,76 +1,320 @@
-"""A problem is a tuple of terms: points, an operator on the output jet, targets, weights."""
+"""What to solve: a function to learn, data to fit, or a PDE with its conditions. Each becomes `Samples`: plain arrays."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
 
-from sapm.jet import Jet, float64
+from sapm.characteristics import never_met
+from sapm.domain import Ball, Box, Domain, nearest
+from sapm.equation import Equation, evaluate, place
+from sapm.samples import Samples
+from sapm.term import pde_term, value_term
 
 
-class Term(eqx.Module):
-    """Σ_n weight_n · |operator(ψ at sample n) - y_n|².
+def whole(name: str, value, least: int = 1, why: str = "") -> int:
+    """A count, or a sentence."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}={value!r} is not a whole number; give {least} or more{why}.")
+    if value < least:
+        raise ValueError(f"{name}={value} is too small; give {least} or more{why}.")
+    return int(value)
 
-    Without tangents (k = 0) the operator is the value ψ; with tangents it is c_n · (the tangents of ψ), for one output.
-    The weight is one number for all samples, or (n,). `x` is the input jet: the sample points and the directions that
-    the tangents are taken along.
+
+def _function(what: str, given) -> Callable:
+    if not callable(given):
+        raise TypeError(f"{what} is {given!r}; give a function of one point, such as lambda p: jnp.sin(p.x).")
+    return given
+
+
+def _domain(given) -> Domain:
+    if not isinstance(given, (Box, Ball)):
+        raise TypeError(f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)) or sapm.Ball(10).")
+    return given
+
+
+def table(name: str, given, columns: int | None = None) -> np.ndarray:
+    """A finite array (n, columns) of float64; a vector is one column."""
+    try:
+        x = np.asarray(given)
+        x = x.astype(float) if x.dtype.kind in "biufO" else x
+    except (TypeError, ValueError):
+        x = np.asarray("not numbers")
+    if x.dtype.kind != "f":
+        raise TypeError(f"{name} must hold real numbers; got {type(given).__name__} of {np.asarray(given).dtype}.")
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(f"{name} has shape {np.shape(given)}; give one row per sample, (n, columns), with n ≥ 1.")
+    if columns is not None and x.shape[1] != columns:
+        raise ValueError(f"{name} has {x.shape[1]} columns; {columns} are wanted.")
+    if not np.isfinite(x).all():
+        i, j = np.argwhere(~np.isfinite(x))[0]
+        raise ValueError(f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: remove or fill such rows.")
+    return x
+
+
+def _interior(domain: Domain, points, what: str, start: int) -> np.ndarray:
+    """`points` Halton points from that index on, or the array of points given."""
+    if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
+        return domain.points(whole(what, points), start)
+    x = table(what, points, len(domain.names))
+    outside = domain.gap(x) < -1e-9 * domain.size
+    if outside.any():
+        raise ValueError(f"{what} has a point outside the domain: {place(domain.names, x[outside.argmax()])}.")
+    return x
+
+
+# ---------------------------------------------------------------- regression
+
+
+@dataclass(frozen=True)
+class Function:
+    """Learn f on a domain from its values: f is written for one point, `lambda p: jnp.sin(p.x**2)`; it may return a vector."""
+
+    domain: Any
+    f: Callable
+
+    def __post_init__(self):
+        _domain(self.domain)
+        _function("f", self.f)
+        evaluate(self.f, "f", self.domain.names, self.domain.points(2, 1), several=True)
+
+    def samples(self, points=1000, boundary_points=None, test_points=1000, mu=None) -> Samples:
+        """Training points are the first Halton points, test points the next."""
+        domain = self.domain
+        x = _interior(domain, points, "points", domain.first)
+        at = lambda x: evaluate(self.f, "f", domain.names, x, several=True)  # noqa: E731
+        test = {}
+        if not (isinstance(test_points, (int, np.integer)) and test_points == 0):
+            test["x"] = _interior(domain, test_points, "test_points", domain.first + len(x))
+            test["y"] = at(test["x"])
+        return Samples("regression", domain.names, domain.describe(), (value_term(x, at(x)),), test)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Fit given data: X (n, d) or (n,), Y (n, m) or (n,). `test=(X, Y)`: scored at the end.
+
+    `validation=(X, Y)`: the network that fits these best is kept, and a seed stops when it no longer improves on them.
+    `weights`: (n,), how much each sample counts. Coordinates are x (one input) or x1, x2, …, unless `names` says otherwise.
     """
 
-    x: Jet
-    y: Float[Array, "n m"]
-    c: Float[Array, "n k"]
-    weight: Float[Array, ...]
+    X: Any
+    Y: Any
+    test: tuple | None = None
+    validation: tuple | None = None
+    weights: Any = None
+    names: Sequence[str] | None = None
 
-    @property
-    def is_pde(self) -> bool:
-        return self.c.shape[-1] > 0
+    def __post_init__(self):
+        X, Y = self._pair("X", "Y", (self.X, self.Y))
+        n, d = X.shape
+        names = tuple(self.names) if self.names is not None else (("x",) if d == 1 else tuple(f"x{i}" for i in range(1, d + 1)))
+        if len(names) != d or len(set(names)) != d:
+            raise ValueError(f"names={list(names)} must be {d} different names, one for each column of X.")
+        weights = None
+        if self.weights is not None:
+            weights = table("weights", self.weights, 1)[:, 0]
+            if weights.shape != (n,) or weights.min() < 0 or weights.max() == 0:
+                raise ValueError(f"weights must be {n} numbers, none negative and not all 0; got {len(weights)} from {weights.min():g}.")
+        values = {"X": X, "Y": Y, "names": names, "weights": weights}
+        for part in ("test", "validation"):
+            given = getattr(self, part)
+            values[part] = None if given is None else self._pair(f"{part} X", f"{part} Y", given, d, Y.shape[1])
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
-    def widen_input(self, width: int) -> Term:
-        """The same term with its inputs padded with zeros to that width."""
-        grow = lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])  # noqa: E731
-        return replace(self, x=Jet(grow(self.x.value), grow(self.x.tangents)))
+    @staticmethod
+    def _pair(x_name: str, y_name: str, pair, d=None, m=None) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"{x_name[:-2]} must be a pair (X, Y); got {type(pair).__name__}.")
+        X, Y = table(x_name, pair[0], d), table(y_name, pair[1], m)
+        if len(X) != len(Y):
+            raise ValueError(f"{x_name} has {len(X)} samples and {y_name} has {len(Y)}; they must be equal.")
+        return X, Y
 
-    def residual(self, output: Jet) -> Float[Array, "n m"]:
-        """operator(output) - y."""
-        if self.is_pde:
-            return jnp.einsum("nk,nkm->nm", self.c, output.tangents) - self.y
-        return output.value - self.y
-
-
-def as_columns(name: str, a) -> Array:
-    a = jnp.asarray(a, jnp.float64)
-    a = a[:, None] if a.ndim == 1 else a
-    if a.ndim != 2 or 0 in a.shape:
-        raise ValueError(f"{name} has shape {a.shape}; give one row per sample: (n, columns), n ≥ 1.")
-    return a
-
-
-def _per_sample(weight, n: int) -> Array:
-    """weight/n: one number for all samples, or (n,)."""
-    weight = jnp.asarray(weight, jnp.float64)
-    if weight.shape not in ((), (n,)) or not bool(jnp.all((weight > 0) & jnp.isfinite(weight))):
-        raise ValueError(f"weight={weight.tolist()} must be a positive, finite number, or {n} of them (one per sample).")
-    return weight / n
-
-
-@float64
-def value_term(x, y, weight=1.0) -> Term:
-    """ψ(x_n) = y_n, mean-square with that weight (1/N, or μ/N₂ for a boundary). Regression with any number of outputs."""
-    x, y = as_columns("x", x), as_columns("y", y)
-    n, d = x.shape
-    if len(y) != n:
-        raise ValueError(f"x has {n} samples and y has {len(y)}; they must be equal.")
-    return Term(Jet(x, jnp.zeros((n, 0, d))), y, jnp.zeros((n, 0)), _per_sample(weight, n))
+    def samples(self, points=None, boundary_points=None, test_points=None, mu=None) -> Samples:
+        weight = 1.0 if self.weights is None else self.weights * (len(self.weights) / self.weights.sum())
+        return Samples(
+            "regression",
+            tuple(self.names or ()),
+            None,
+            (value_term(self.X, self.Y, weight),),
+            {} if self.test is None else dict(zip("xy", self.test, strict=True)),
+            None if self.validation is None else value_term(*self.validation),
+        )
 
 
-@float64
-def pde_term(x, c, f, weight=1.0) -> Term:
-    """Σ_i c_i(x_n) ∂_i ψ(x_n) = f(x_n), mean-square with that weight; one tangent per coordinate, as in the paper."""
-    x, c, f = as_columns("x", x), as_columns("c", c), as_columns("f", f)
-    n, d = x.shape
-    if c.shape != (n, d) or f.shape != (n, 1):
-        raise ValueError(f"x has shape {x.shape}, c {c.shape} and f {f.shape}; c must be {(n, d)} and f {(n, 1)}.")
-    return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, _per_sample(weight, n))
+# ---------------------------------------------------------------- PDE
+
+
+@dataclass(frozen=True)
+class Condition:
+    """u = g on a part of the boundary. `weight`: how much it counts beside other conditions; `points`: how many, or which."""
+
+    g: Callable
+    weight: float = 1.0
+    points: Any = None
+
+    def __post_init__(self):
+        _function(f"the datum of {type(self).__name__}", self.g)
+        if isinstance(self.weight, (str, bool)) or not np.isscalar(self.weight) or not 0 < self.weight < np.inf:  # type: ignore[operator]
+            raise ValueError(f"weight={self.weight!r} of {type(self).__name__} must be a positive, finite number.")
+
+    def faces_in(self, domain: Domain) -> tuple[str, ...]:
+        return domain.faces
+
+    inflow_only = False
+
+
+@dataclass(frozen=True)
+class Initial(Condition):
+    """u = g at the lower end of the coordinate t."""
+
+    def faces_in(self, domain: Domain) -> tuple[str, ...]:
+        if "t" not in domain.names:
+            raise ValueError(
+                f"Initial needs a coordinate named t, and the domain has {', '.join(domain.names)}; use Inflow or Dirichlet(faces=…)."
+            )
+        return ("t-",)
+
+
+@dataclass(frozen=True)
+class Inflow(Condition):
+    """u = g where the characteristics enter: c·n < 0 on the faces of all coordinates but t."""
+
+    inflow_only = True
+
+    def faces_in(self, domain: Domain) -> tuple[str, ...]:
+        return tuple(face for face in domain.faces if face not in ("t-", "t+"))
+
+
+@dataclass(frozen=True)
+class Dirichlet(Condition):
+    """u = g on the named faces (default: all), whichever way the characteristics cross them."""
+
+    faces: Sequence[str] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.faces, str):
+            object.__setattr__(self, "faces", (self.faces,))
+        if self.faces is not None and not list(self.faces):
+            raise ValueError('Dirichlet got faces=[]; name at least one, such as faces=["x-"], or leave it out for all.')
+
+    def faces_in(self, domain: Domain) -> tuple[str, ...]:
+        for face in self.faces or ():
+            if face not in domain.faces:
+                raise ValueError(f"{face!r} is not a face; this domain has {', '.join(domain.faces)}." + nearest(face, domain.faces))
+        return tuple(self.faces or domain.faces)
+
+
+@dataclass(frozen=True)
+class PDE:
+    """residual(p, u) = 0 in the domain, with conditions on its boundary. First order and linear so far; see `sapm.equation`."""
+
+    domain: Any
+    residual: Callable
+    conditions: Sequence[Condition]
+    exact: Callable | None = None
+    equation: Equation = field(init=False, repr=False, compare=False)
+    sign: float = field(init=False, repr=False, compare=False)  # ±1: sign · c points where information travels
+    ill_posed: str = field(init=False, repr=False, compare=False)  # where no characteristic brings data; "" if everywhere
+
+    def __post_init__(self):
+        domain, put = _domain(self.domain), lambda name, value: object.__setattr__(self, name, value)
+        _function("residual", self.residual)
+        conditions = (self.conditions,) if isinstance(self.conditions, Condition) else self.conditions
+        if not isinstance(conditions, (list, tuple)) or not all(isinstance(c, Condition) for c in conditions):
+            raise TypeError(f"conditions={self.conditions!r} must be a list of sapm.Initial, sapm.Inflow or sapm.Dirichlet.")
+        if not conditions:
+            raise ValueError("conditions is empty, so the solution is not determined; add an Initial, Inflow or Dirichlet condition.")
+        put("conditions", tuple(conditions))
+        if self.exact is not None:
+            _function("exact", self.exact)
+            evaluate(self.exact, "exact", domain.names, domain.points(2, 1))
+        probe = domain.points(64, 1)
+        put("equation", Equation.read(self.residual, domain.names, probe))
+        c, _ = self.equation.form(probe)
+        forward = c[:, domain.names.index("t")] if "t" in domain.names else np.ones(1)
+        put("sign", -1.0 if (forward <= 0).all() and (forward < 0).any() else 1.0)
+        for condition in conditions:
+            condition.faces_in(domain)
+            x = self.boundary(condition, 4)
+            evaluate(condition.g, f"the datum of {type(condition).__name__}", domain.names, x)
+        put("ill_posed", never_met(self))
+        if self.ill_posed:
+            warnings.warn(self.ill_posed, stacklevel=3)
+
+    def entering(self, face: str, x: np.ndarray) -> np.ndarray:
+        """Where characteristics enter through that face: sign · c·n < 0."""
+        c, _ = self.equation.form(x)
+        return self.sign * np.sum(c * self.domain.normal(face, x), axis=1) < -1e-12 * (1 + np.linalg.norm(c, axis=1))
+
+    def boundary(self, condition: Condition, n: int) -> np.ndarray:
+        """n points of the condition's part of the boundary: Halton on each face, as many as its area asks for."""
+        domain, name = self.domain, type(condition).__name__
+        given = condition.points
+        if given is not None and not isinstance(given, (int, np.integer)):
+            x = table(f"points of {name}", given, len(domain.names))
+            allowed = condition.faces_in(domain)
+            for row, face in zip(x, domain.face_of(x), strict=True):
+                if face is None:
+                    raise ValueError(f"{name} has a point off the boundary: {place(domain.names, row)}; its points must lie on a face.")
+                if face not in allowed and not isinstance(condition, Inflow):
+                    raise ValueError(f"{name} has a point on face {face!r}, {place(domain.names, row)}; it covers {', '.join(allowed)}.")
+            return x
+        n = whole(f"points of {name}", given) if given is not None else n
+        faces = condition.faces_in(domain)
+        keep = self.entering if condition.inflow_only else lambda face, x: np.ones(len(x), bool)
+        pilot = 256 if len(domain.names) > 1 else 1
+        area = np.array([domain.area(face) * keep(face, domain.face_points(face, pilot)).mean() for face in faces])
+        if area.sum() == 0:
+            raise ValueError(
+                f"Inflow has no inflow: sign·c·n ≥ 0 on all of {', '.join(faces) or 'no faces'}; characteristics enter elsewhere."
+            )
+        share = n * area / area.sum()
+        counts = np.floor(share).astype(int)
+        for i in np.argsort(counts - share, kind="stable")[: n - counts.sum()]:
+            counts[i] += 1
+        found = []
+        for face, count in zip(faces, counts, strict=True):
+            if len(domain.names) == 1:
+                count = min(count, 1)
+            kept, start = np.zeros((0, len(domain.names))), 1
+            while len(kept) < count:
+                x = domain.face_points(face, max(count, 64), start)
+                kept, start = np.concatenate([kept, x[keep(face, x)]]), start + len(x)
+            found.append(kept[:count])
+        return np.concatenate(found)
+
+    def samples(self, points=1000, boundary_points=400, test_points=1000, mu=None) -> Samples:
+        """Interior and boundary points with coefficients and data. The boundary term weighs mu (default 1) over all its points."""
+        domain, names = self.domain, self.domain.names
+        x = _interior(domain, points, "points", domain.first)
+        c, f = self.equation.form(x)
+        total, k = whole("boundary_points", boundary_points, len(self.conditions), ", one for each condition"), len(self.conditions)
+        parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.conditions)]
+        data = [
+            evaluate(cond.g, f"the datum of {type(cond).__name__}", names, part)
+            for cond, part in zip(self.conditions, parts, strict=True)
+        ]
+        mu = 1.0 if mu is None else mu
+        weights = {cond.weight for cond in self.conditions}
+        if weights != {1.0}:
+            mu = mu * np.concatenate([np.full(len(p), float(c.weight)) for c, p in zip(self.conditions, parts, strict=True)])
+        test = {}
+        if not (isinstance(test_points, (int, np.integer)) and test_points == 0):
+            test["x"] = _interior(domain, test_points, "test_points", domain.first + len(x))
+            test["c"], test["f"] = self.equation.form(test["x"])
+            if self.exact is not None:
+                test["y"] = evaluate(self.exact, "exact", names, test["x"])
+        terms = (pde_term(x, c, f), value_term(np.concatenate(parts), np.concatenate(data), mu))
+        return Samples("pde", names, domain.describe(), terms, test)
+
+
+PROBLEMS = (Function, Regression, PDE)

@@ -10,7 +10,7 @@ import reference as ref
 from sapm.jet import ACTIVATIONS
 from sapm.network import Network
 from sapm.objective import Objective, Point, objective, start_point
-from sapm.problem import pde_term, value_term
+from sapm.term import pde_term, value_term
 
 # (kind, widths m_0 … m_L, activation): depth 2 to 15, equal and unequal widths, one and several outputs. The engine loops over
 # equal layers when it can, so some are long enough for that.

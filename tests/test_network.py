@@ -8,7 +8,7 @@ import pytest
 from sapm.jet import Jet, relu, tanh
 from sapm.network import INITIALISERS, NO_RUN, Network, Stack, equal_run, initialise
 from sapm.objective import objective, start_point
-from sapm.problem import pde_term, value_term
+from sapm.term import pde_term, value_term
 
 
 @pytest.mark.parametrize(

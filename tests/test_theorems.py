@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sapm.jet import Activation, activation, relu, sin, tanh
 from sapm.methods.alternating import alternating
 from sapm.objective import ROUNDING, certificate, mean_square, objective, penalty
-from sapm.problem import value_term
+from sapm.term import value_term
 from sapm.train import train
 
 both_losses = jax.jit(lambda obj, point: (penalty(obj, point), mean_square(point.network, obj.terms)))

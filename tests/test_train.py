@@ -11,7 +11,7 @@ from sapm.jet import relu, sin, tanh
 from sapm.methods.alternating import Alternating, alternating
 from sapm.methods.descent import descent
 from sapm.objective import objective
-from sapm.problem import pde_term, value_term
+from sapm.term import pde_term, value_term
 from sapm.train import train
 from sapm.work import Part, Work
 
@@ -122,7 +122,7 @@ def test_descent_lowers_every_loss(name, model):
     assert np.all(loss[:, -1] < loss[:, 0])
     assert np.median(loss[:, -1] / loss[:, 0]) < (0.9 if model == "pm" else 0.5)
     if model == "ls":
-        assert np.all(result.history["ratio"] == 1)
+        assert np.all(result.history["bound_ratio"] == 1)
 
 
 def test_weights_per_sample_and_one_input():

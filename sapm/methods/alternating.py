@@ -11,7 +11,7 @@ import jax
 from sapm.blocks import BLOCKS, update, update_run
 from sapm.jet import Activation, activation, float64
 from sapm.network import Network, initialise
-from sapm.objective import Objective, check_widths, mean_square, start_point
+from sapm.objective import Objective, check_widths, start_point, true_loss
 from sapm.work import Work, actual_loss, prepare
 
 Order = tuple[tuple[str, int], ...]
@@ -84,7 +84,7 @@ class Alternating(eqx.Module):
         return sweep(self.objective, work, self.order)
 
     def losses(self, work: Work):
-        return actual_loss(self.objective, work), mean_square(work.network, self.objective.terms)
+        return actual_loss(self.objective, work), true_loss(self.objective, work.network)
 
     def network(self, work: Work) -> Network:
         return work.network.narrow_input(self.widths[0])

@@ -1,0 +1,231 @@
+"""Read a PDE off its residual: a Python function of one point and the derivatives of u there.
+
+Tracing shows which derivatives it uses. The residual is linear when its derivatives with respect to them do not depend on them;
+these derivatives (by forward-mode differentiation, exact) are the coefficients, and minus the residual at u = 0 is the right side:
+
+    residual(p, u) = Σ_i c_i(p) ∂_i u - f(p)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sapm.domain import Coordinates, nearest
+from sapm.jet import float64
+
+Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
+NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+)  # what a function that uses `if` or plain NumPy raises when it is traced
+
+
+def called(key: Key) -> str:
+    """How a user writes that derivative."""
+    return "u." + ("".join(key) if key else "value")
+
+
+class Unknown:
+    """u inside a residual: `u.value`, `u.x`, `u.xx`, `u.d("t", "x")`; `give(key)` supplies the numbers."""
+
+    def __init__(self, names: Sequence[str], give: Callable[[Key], Any]):
+        self._names, self._give = tuple(names), give
+
+    @property
+    def value(self):
+        return self._give(())
+
+    def d(self, *coordinates: str):
+        for name in coordinates:
+            if name not in self._names:
+                raise ValueError(
+                    f'u.d("{name}") asks for a derivative along {name!r}; this domain has {", ".join(self._names)}.'
+                    + nearest(name, self._names)
+                )
+        return self._give(tuple(sorted(coordinates, key=self._names.index)))
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        parts = _split(name, self._names)
+        if parts is None:
+            written = ["value", *self._names, *("".join(pair) for pair in combinations_with_replacement(self._names, 2))]
+            raise ValueError(
+                f"u.{name} is not known; use u.value, {', '.join('u.' + n for n in self._names)} "
+                f'or u.d("{self._names[0]}") for derivatives.' + nearest(name, written)
+            )
+        return self.d(*parts)
+
+
+def _split(word: str, names: Sequence[str]) -> Key | None:
+    """A run of coordinate names as a tuple: "tx" → ("t", "x")."""
+    if not word:
+        return ()
+    for name in sorted(names, key=len, reverse=True):
+        if word.startswith(name) and (rest := _split(word[len(name) :], names)) is not None:
+            return (name, *rest)
+    return None
+
+
+def scalar(value, what: str):
+    """One real number per point, or a sentence."""
+    if value is None:
+        raise TypeError(f"{what} returned None; it must return one number for one point (is a `return` missing?).")
+    try:
+        value = jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} returned {value!r}; it must return one number for one point.") from None
+    if jnp.iscomplexobj(value):
+        raise TypeError(f"{what} returned a complex number; it must be real: solve for real and imaginary parts apart.")
+    if value.size != 1:
+        raise ValueError(f"{what} returned shape {value.shape}; it must return one number for one point (it is applied to each).")
+    return value.reshape(()).astype(jnp.float64)
+
+
+def vector(value, what: str):
+    """One or several real numbers per point: (m,)."""
+    if value is None:
+        raise TypeError(f"{what} returned None; it must return a number, or several, for one point (is a `return` missing?).")
+    try:
+        value = jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} returned {value!r}; it must return a number, or several, for one point.") from None
+    if jnp.iscomplexobj(value):
+        raise TypeError(f"{what} returned complex numbers; they must be real: give real and imaginary parts as two outputs.")
+    if value.ndim > 1 or value.size == 0:
+        raise ValueError(f"{what} returned shape {value.shape}; it must return one number for one point, or a vector of outputs.")
+    return value.reshape(-1).astype(jnp.float64)
+
+
+@float64
+def evaluate(function: Callable, what: str, names: Sequence[str], x: np.ndarray, several: bool = False) -> np.ndarray:
+    """The user's function of one point at every row of x: (n, outputs). Traced and vectorised where it can be, else row by row."""
+    check = vector if several else scalar
+    one = lambda row: jnp.atleast_1d(check(function(Coordinates(names, row)), what))  # noqa: E731
+    try:
+        values = np.asarray(jax.vmap(one)(jnp.asarray(x, jnp.float64)))
+    except NEEDS_NUMBERS:
+        values = np.stack([np.asarray(one(row)) for row in np.asarray(x, float)])
+    bad = ~np.isfinite(values).all(1)
+    if bad.any():
+        raise ValueError(f"{what} is not finite at {place(names, x[bad.argmax()])}: got {values[bad.argmax()].tolist()}.")
+    return values
+
+
+def place(names: Sequence[str], row: np.ndarray) -> str:
+    """(t=0.5, x=1): a point in words."""
+    return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"
+
+
+@dataclass
+class Equation:
+    """A residual over named coordinates, once it is known to be first order and linear."""
+
+    names: tuple[str, ...]
+    residual: Callable
+    keys: list[Key] = field(default_factory=list)
+    traced: bool = True
+
+    def _at(self, row, v):
+        """The residual at one point, with the numbers v for the derivatives in `keys`."""
+        u = Unknown(self.names, lambda key: v[self.keys.index(key)])
+        return scalar(self.residual(Coordinates(self.names, row), u), "the residual")
+
+    def _record(self, row, number) -> None:
+        def give(key: Key):
+            if key not in self.keys:
+                self.keys.append(key)
+            return number
+
+        scalar(self.residual(Coordinates(self.names, row), Unknown(self.names, give)), "the residual")
+
+    @staticmethod
+    @float64
+    def read(residual: Callable, names: Sequence[str], x: np.ndarray) -> Equation:
+        """Trace the residual, and check at the points x that it is linear and first order."""
+        found = Equation(tuple(names), residual)
+        try:
+            jax.eval_shape(found._record, jnp.zeros(len(names)), jnp.zeros(()))
+        except NEEDS_NUMBERS:
+            found.traced = False
+            for row in x:
+                found._record(row, 0.5)
+        if not found.keys:
+            raise ValueError("the residual uses no derivative of u; a PDE needs at least one, such as u.x.")
+        at = lambda v: found._jacobian(x, np.broadcast_to(v, (len(x), len(found.keys))))  # noqa: E731
+        c = at(np.zeros(len(found.keys)))
+        rng = np.random.default_rng(0)
+        for j, other in enumerate(found.keys):
+            for size in (0.7, -1.3, 40.0 * rng.uniform(1, 2)):
+                with np.errstate(invalid="ignore"):
+                    differs = np.abs(at(size * np.eye(len(found.keys))[j]) - c) > 1e-12 * (1 + np.abs(c))
+                if differs.any():
+                    mine = found.keys[int(differs.any(0).argmax())]
+                    what = f"{called(mine)}·{called(other)}" if mine != other else f"a nonlinear function of {called(other)}"
+                    raise ValueError(f"not yet: the residual contains {what}; it must be linear in u and its derivatives so far.")
+        used = [key for key, column in zip(found.keys, c.T, strict=True) if np.any(column != 0)]
+        for key in used:
+            if len(key) > 1:
+                raise ValueError(f"not yet: the residual contains {called(key)}, a derivative of order {len(key)}; first order so far.")
+            if not key:
+                raise ValueError("not yet: the residual contains u.value undifferentiated; only derivatives u.x, u.t, … so far.")
+        if not used:
+            raise ValueError("the residual does not depend on u: all its derivatives have the coefficient 0.")
+        return found
+
+    def _jacobian(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+        one = jax.jacfwd(self._at, argnums=1)
+        if self.traced:
+            return np.asarray(jax.vmap(one)(jnp.asarray(x), jnp.asarray(v)))
+        return np.stack([np.asarray(one(row, jnp.asarray(w))) for row, w in zip(x, v, strict=True)])
+
+    @float64
+    def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """c (n, d) and f (n,) at the points x."""
+        x = np.asarray(x, float)
+        zero = np.zeros((len(x), len(self.keys)))
+        partial = self._jacobian(x, zero)
+        if self.traced:
+            f = -np.asarray(jax.vmap(self._at)(jnp.asarray(x), jnp.asarray(zero)))
+        else:
+            f = -np.array([float(self._at(row, v)) for row, v in zip(x, zero, strict=True)])
+        c = np.zeros_like(x)
+        for key, column in zip(self.keys, partial.T, strict=True):
+            if len(key) == 1:
+                c[:, self.names.index(key[0])] += column
+        bad = ~(np.isfinite(c).all(1) & np.isfinite(f))
+        if bad.any():
+            raise ValueError(f"the residual is not finite at {place(self.names, x[bad.argmax()])}; its coefficients must be numbers.")
+        return c, f
+
+    def pointwise(self) -> Callable[[np.ndarray], np.ndarray]:
+        """row → (c_1, …, c_d, f), quick to call again and again."""
+        d, first = len(self.names), [(k, self.names.index(key[0])) for k, key in enumerate(self.keys) if len(key) == 1]
+        if not self.traced:
+
+            def slow(row):
+                zero, out = np.zeros(len(self.keys)), np.zeros(d + 1)
+                out[d] = -float(self._at(row, zero))
+                for k, i in first:
+                    out[i] = float(self._at(row, np.eye(len(self.keys))[k])) + out[d]
+                return out
+
+            return slow
+
+        @jax.jit
+        def quick(row):
+            zero = jnp.zeros(len(self.keys))
+            value, c = self._at(row, zero), jax.jacfwd(self._at, argnums=1)(row, zero)
+            out = jnp.zeros(d + 1).at[d].set(-value)
+            return out.at[jnp.array([i for _, i in first])].set(jnp.stack([c[k] for k, _ in first]))
+
+        return lambda row: np.asarray(quick(row))

@@ -1,0 +1,106 @@
+"""Which method trains which model, with which settings; a method from its settings."""
+
+from __future__ import annotations
+
+from sapm.domain import nearest
+from sapm.jet import ACTIVATIONS, Activation
+from sapm.methods.alternating import alternating
+from sapm.methods.descent import OPTIMISERS, descent
+from sapm.network import INITIALISERS
+from sapm.objective import MODELS, STARTS, objective
+from sapm.samples import Samples
+from sapm.train import Method
+
+METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
+ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0}
+OPTIONS = {  # name → default, for every method
+    "alternating": {"joint": False, "shared": False, "order": None},
+    "gd": {"learning_rate": 0.1, "halving": 1e4},
+    "adam": {"learning_rate": 1e-3, "halving": 1e4},
+    "lbfgs": {},
+}
+LATER = {"directional": "directional tangents come with a later version"}
+
+
+def choose(name: str, given, known) -> str:
+    """One of the known names, or a sentence."""
+    if not isinstance(given, str) or given not in known:
+        raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(known)}." + nearest(given, known))
+    return given
+
+
+def resolve(model: str, method: str) -> str:
+    """The method that "auto" stands for; a sentence for pairs that do not go together."""
+    choose("model", model, MODELS)
+    choose("method", method, METHODS)
+    if method == "gauss-newton":
+        raise ValueError("method='gauss-newton' is not there yet; use 'auto', 'alternating', 'adam' or 'lbfgs'.")
+    if method == "auto":
+        return "lbfgs" if model == "ls" else "alternating"
+    if model == "ls" and method == "alternating":
+        raise ValueError("model='ls' has no auxiliary variables, so method='alternating' cannot train it; use 'lbfgs', 'adam' or 'gd'.")
+    if model != "ls" and method == "gd":
+        raise ValueError(f"method='gd' is the paper's baseline for model='ls'; for model={model!r} use 'alternating', 'adam' or 'lbfgs'.")
+    return method
+
+
+def resolve_options(method: str, given: dict | None) -> dict:
+    """All options of the method, with those given; unknown names are refused."""
+    if given is not None and not isinstance(given, dict):
+        raise TypeError(f"options={given!r} must be a dictionary, such as {{'patience': 2000}}.")
+    known = ALL_OPTIONS | OPTIONS[method]
+    for name in given or {}:
+        if name in LATER:
+            raise ValueError(f"options has {name!r}: {LATER[name]}.")
+        if name not in known:
+            raise ValueError(f"options has {name!r}, which {method} does not know; it has {', '.join(known)}." + nearest(name, known))
+    options = known | (given or {})
+    every, patience = options["record_every"], options["patience"]
+    for name in ("record_every", "patience"):
+        value = options[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least 1.")
+    del every, patience
+    for name in ("stall", "l2", "learning_rate", "halving"):
+        value, least = options.get(name, 1.0), name in ("stall", "l2")
+        if isinstance(value, (bool, str)) or not (0 < value < float("inf") or (least and value == 0)):
+            raise ValueError(f"options has {name}={value!r}; it must be a {'non-negative' if least else 'positive'}, finite number.")
+    return options
+
+
+def default_init(method: str, sigma: Activation) -> str:
+    """The paper's for its own methods; otherwise what suits the activation."""
+    if method in ("alternating", "gd"):
+        return "paper"
+    return "he" if sigma.name == "relu" else "xavier"
+
+
+def default_start(kind: str) -> str:
+    """The paper's U(-1, 1), except for PDEs, where it collapses and the forward pass works."""
+    return "forward" if kind == "pde" else "uniform"
+
+
+def check_names(init, start, sigma) -> None:
+    if init is not None:
+        choose("init", init, tuple(INITIALISERS))
+        if init == "looks-linear" and sigma.name != "relu":
+            raise ValueError(f"init='looks-linear' needs activation='relu', not {sigma.name!r}; use 'orthogonal' instead.")
+    if start is not None:
+        choose("start", start, STARTS)
+    if sigma.name in ACTIVATIONS and sigma is not ACTIVATIONS[sigma.name]:
+        raise ValueError(f"your activation is called {sigma.name!r}, like a built-in one; give it another name.")
+
+
+def build(samples: Samples, config: dict, sigma: Activation) -> Method:
+    """The method that a (complete) configuration describes."""
+    depth, width, options = config["depth"], config["width"], config["options"]
+    hidden = [width] * (depth - 1) if isinstance(width, int) else list(width)
+    widths = (samples.terms[0].x.value.shape[1], *hidden, samples.outputs)
+    obj = objective(samples.terms, depth, config["model"], config["alpha"], config["beta"], options["l2"])
+    common = {"init": config["init"], "start": config["start"]}
+    if config["method"] in OPTIMISERS:
+        return descent(
+            obj, widths, sigma, config["method"], options.get("learning_rate", 1.0), options.get("halving", 1.0), **common
+        )
+    order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
+    return alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], **common)

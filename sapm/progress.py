@@ -1,0 +1,56 @@
+"""A live line on a terminal: iteration, both losses, how close to the bound, time left."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.text import Text
+
+from sapm.train import Moment
+
+
+class Left(ProgressColumn):
+    """Time left, by the budget that ends first."""
+
+    def render(self, task) -> Text:
+        left = task.fields.get("left")
+        if left is None or not np.isfinite(left):
+            return Text("compiling …", style="dim")
+        return Text(f"{int(left) // 60}:{int(left) % 60:02d} left", style="dim")
+
+
+class Bar:
+    """A context that shows moments of a run; silent unless it writes to a terminal or a notebook."""
+
+    def __init__(self, label: str, iterations: int, seconds: float | None, on: bool, first: int = 0):
+        console = Console(stderr=True)
+        self.shown = on and (console.is_terminal or console.is_jupyter)
+        self.iterations, self.seconds, self.first = iterations, seconds, first
+        self.origin: float | None = None
+        text = TextColumn("{task.description}  [dim]{task.fields[text]}[/dim]")
+        self.progress = Progress(BarColumn(20), text, Left(), console=console, disable=not self.shown)
+        self.task = self.progress.add_task(label, total=iterations, completed=first, text="", left=None)
+
+    def __enter__(self) -> Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.progress.stop()
+
+    def show(self, moment: Moment) -> None:
+        if not self.shown:
+            return
+        i = int(np.nanargmin(np.where(np.isfinite(moment.loss), moment.loss, np.inf)))
+        text = f"{moment.iteration}/{self.iterations}  loss {moment.loss[i]:.2e}  true {moment.mean_squared_loss[i]:.2e}"
+        if np.isfinite(moment.bound_ratio[i]):
+            text += f"  {moment.bound_ratio[i]:.0%} of the bound"
+        left = None
+        if moment.iteration > self.first + 1:
+            self.origin = self.origin or moment.seconds
+            pace = (moment.seconds - self.origin) / max(1, moment.iteration - self.first - 2)
+            left = pace * (self.iterations - moment.iteration)
+            if self.seconds is not None:
+                left = max(0.0, min(left, self.seconds - moment.seconds))
+        self.progress.update(self.task, completed=moment.iteration, text=text, left=left)

@@ -1,0 +1,284 @@
+"""Figures of a result, and one page with all of them. Trains nothing."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sapm.domain import domain_from, nearest
+from sapm.equation import evaluate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = ("loss", "bound", "solution", "error")
+INK, ACCENT, SECOND, FAINT = "#1f2a37", "#c2410c", "#1d4ed8", "#9aa5b1"
+FINE = 400  # points along a curve
+
+
+def plot(result: Any, kind: str, seed: int | None) -> Figure:
+    if kind not in KINDS:
+        raise ValueError(f"plot({kind!r}) is not known; use one of {', '.join(KINDS)}." + nearest(kind, KINDS))
+    if seed is not None and not -len(result.seeds) <= seed < len(result.seeds):
+        raise ValueError(f"seed={seed} is not there; seeds[0] to seeds[{len(result.seeds) - 1}] are.")
+    i = result.run.best if seed is None else seed % len(result.seeds)
+    if kind == "loss":
+        return _loss(result)
+    if kind == "bound":
+        return _bound(result, i)
+    return _solution(result, i) if kind == "solution" else _error(result, i)
+
+
+def _figure(columns: int = 1, width: float = 6.4, height: float = 4.0):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height), layout="constrained", dpi=110)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(colors=INK, labelsize=9)
+    return figure, axes
+
+
+def _positive(x: np.ndarray) -> np.ndarray:
+    """A logarithmic axis has no place for 0 or infinity."""
+    return np.where(np.isfinite(x) & (x > 0), x, np.nan)
+
+
+def _scale(ax, history) -> np.ndarray:
+    iteration = history["iteration"]
+    ax.set_xlabel("iteration")
+    ax.set_yscale("log")
+    if iteration.max() > 200:
+        ax.set_xscale("symlog", linthresh=10)
+        ax.set_xlim(left=0)
+    return iteration
+
+
+def _loss(result) -> Figure:
+    """The actual loss of every seed; the best one stands out."""
+    figure, (ax,) = _figure()
+    iteration, loss, best = _scale(ax, result.history), _positive(result.history["loss"]), result.run.best
+    for i in range(len(loss)):
+        if i != best:
+            ax.plot(iteration[i], loss[i], color=FAINT, lw=0.9)
+    ax.plot(iteration[best], loss[best], color=ACCENT, lw=1.8, label=f"best: seed {result.run.seeds[best]}")
+    if len(loss) > 1:
+        ax.plot([], [], color=FAINT, lw=0.9, label=f"{len(loss) - 1} other seed{'s' * (len(loss) > 2)}")
+    ax.set_ylabel("actual loss")
+    ax.set_title(f"{result.config['model'].upper()} by {result.config['method']}", fontsize=11, color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _bound(result, i: int) -> Figure:
+    """Actual and true loss of a seed, and the bound that the theorem puts on the true one."""
+    figure, (ax,) = _figure()
+    h, bound = result.history, result.run.certificate(i).bound
+    iteration = _scale(ax, h)[i]
+    loss, true = _positive(h["loss"][i]), _positive(h["mean_squared_loss"][i])
+    if bound is not None and result.config["model"] != "ls":
+        ax.fill_between(iteration, loss, bound * loss, color=SECOND, alpha=0.08, lw=0)
+        ax.plot(iteration, bound * loss, color=SECOND, lw=0.9, ls="--", label=f"bound: {bound:.3g} × actual loss")
+    ax.plot(iteration, true, color=ACCENT, lw=1.6, label="true loss")
+    ax.plot(iteration, loss, color=INK, lw=1.6, label="actual loss")
+    ax.set_ylabel("loss")
+    ax.set_title(f"seed {result.run.seeds[i]}: the optimised loss and the true one", fontsize=11, color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
+# ---------------------------------------------------------------- pictures of u
+
+
+def _box(result) -> list[tuple[float, float]]:
+    """The range of every coordinate."""
+    samples = result.samples
+    if samples.domain is not None and samples.domain["kind"] == "box":
+        return [tuple(ends) for ends in samples.domain["bounds"].values()]
+    if samples.domain is not None:
+        ball = samples.domain
+        return [(c - ball["radius"], c + ball["radius"]) for c in ball["center"]]
+    x = np.asarray(samples.terms[0].x.value)[:, : len(samples.names)]
+    return list(zip(x.min(0), x.max(0), strict=True))
+
+
+def _wanted(result):
+    """The answer as a function of points, where the problem's code gives one."""
+    function = getattr(result.problem, "exact", None) or getattr(result.problem, "f", None)
+    if function is None:
+        return None
+    return lambda x: evaluate(function, "exact", result.samples.names, x, several=True)
+
+
+def _check_pictured(result) -> None:
+    d = len(result.samples.names)
+    if d > 3:
+        raise ValueError(f"pictures of u need one, two or three coordinates; this problem has {d}: {', '.join(result.samples.names)}.")
+
+
+def _mask(result, x: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Nothing is shown outside the domain."""
+    if result.samples.domain is None:
+        return values
+    outside = domain_from(result.samples.domain).gap(x) < -1e-9
+    return np.where(outside[:, None], np.nan, values)
+
+
+def _solution(result, i: int) -> Figure:
+    _check_pictured(result)
+    u, wanted = result.seeds[i], _wanted(result)
+    if len(u.names) > 1:
+        return _maps(result, u, lambda x: u(x).reshape(len(x), -1), "u", "viridis")
+    figure, (ax,) = _figure()
+    x = np.linspace(*_box(result)[0], FINE)[:, None]
+    if wanted is not None:
+        ax.plot(x[:, 0], wanted(x), color=INK, lw=1.2, ls="--", label="exact")
+    term = result.samples.terms[0]
+    if not term.is_pde:
+        n = int(np.sum(np.broadcast_to(np.asarray(term.weight), len(term.y)) > 0))
+        ax.plot(np.asarray(term.x.value)[:n, :1], np.asarray(term.y)[:n], ".", color=FAINT, ms=5, label="training points")
+    ax.plot(x[:, 0], u(x), color=ACCENT, lw=1.6, label="network")
+    handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    ax.legend(handles.values(), handles.keys(), frameon=False, fontsize=9)
+    ax.set_xlabel(u.names[0])
+    ax.set_ylabel("u")
+    ax.set_title(f"seed {u.seed}", fontsize=11, color=INK)
+    return figure
+
+
+def _error(result, i: int) -> Figure:
+    """The network minus the answer: everywhere if the problem's code is at hand, else at the test points."""
+    _check_pictured(result)
+    u, wanted, test = result.seeds[i], _wanted(result), result.samples.test
+    if wanted is not None and len(u.names) > 1:
+        return _maps(result, u, lambda x: u(x).reshape(len(x), -1) - wanted(x), "u - exact", "RdBu_r")
+    if wanted is None and "y" not in test:
+        raise ValueError("plot('error') needs the answer: give exact= with the problem, or test data.")
+    figure, (ax,) = _figure()
+    x = np.linspace(*_box(result)[0], FINE)[:, None] if wanted is not None else test["x"]
+    error = u(x).reshape(len(x), -1) - (wanted(x) if wanted is not None else test["y"].reshape(len(x), -1))
+    if len(u.names) == 1:
+        order = np.argsort(x[:, 0])
+        ax.plot(x[order, 0], error[order], color=ACCENT, lw=1.2)
+        ax.axhline(0, color=FAINT, lw=0.8)
+        ax.set_ylabel("u - exact")
+    else:
+        limit = float(np.max(np.abs(error))) or 1.0
+        drawn = ax.scatter(x[:, 0], x[:, 1], c=error[:, 0], s=9, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        figure.colorbar(drawn, ax=ax, label="u - exact at test points")
+        ax.set_ylabel(u.names[1])
+    ax.set_xlabel(u.names[0])
+    ax.set_title(f"seed {u.seed}: error", fontsize=11, color=INK)
+    return figure
+
+
+def _maps(result, u, value, label: str, colours: str) -> Figure:
+    """A map over the last two coordinates; with three, at the lower end, the middle and the upper end of the first."""
+    box, names = _box(result), u.names
+    cuts = np.linspace(*box[0], 3) if len(names) == 3 else [None]
+    down, across = (names[-1], names[-2])
+    axis = [np.linspace(*ends, 121) for ends in box[-2:]]
+    grid = np.stack(np.meshgrid(*axis, indexing="ij"), -1).reshape(-1, 2)
+    panels = []
+    for cut in cuts:
+        x = grid if cut is None else np.insert(grid, 0, cut, axis=1)
+        panels.append(_mask(result, x, value(x))[:, 0].reshape(121, 121))
+    finite = np.concatenate([p[np.isfinite(p)] for p in panels])
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (-1.0, 1.0)
+    if colours == "RdBu_r":
+        high = max(abs(low), abs(high)) or 1.0
+        low = -high
+    figure, axes = _figure(len(cuts), 5.2 if len(cuts) == 1 else 4.0)
+    for ax, cut, panel in zip(axes, cuts, panels, strict=True):
+        drawn = ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
+        ax.set_xlabel(across)
+        ax.set_ylabel(down)
+        ax.set_title(f"seed {u.seed}" if cut is None else f"{names[0]} = {cut:.3g}", fontsize=11, color=INK)
+    figure.colorbar(drawn, ax=list(axes), label=label)
+    return figure
+
+
+# ---------------------------------------------------------------- the page
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2a37; --soft: #5b6776; --line: #d8dee6; --paper: #ffffff; --tint: #f4f6f9; --accent: #c2410c; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ee; --soft: #9aa5b1; --line: #364152; --paper: #161b22; --tint: #1f2630; --accent: #fb923c; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.2rem 4rem; font: 16px/1.55 system-ui, sans-serif;
+  color: var(--ink); background: var(--paper); }
+h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+p.soft, figcaption, dt { color: var(--soft); } p.certificate { border-left: 4px solid var(--accent); padding: .4rem .9rem; background: var(--tint); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+td.words { text-align: left; white-space: normal; min-width: 14rem; } tr.best { background: var(--tint); font-weight: 600; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.2rem; } figure { margin: 0; }
+img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-radius: 6px; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; } dd { margin: 0; overflow-wrap: anywhere; }
+"""
+CAPTIONS = {
+    "loss": "The loss that is optimised, for every seed.",
+    "bound": "The optimised (actual) loss, the network's true loss, and how far apart the theorem lets them be.",
+    "solution": "The network of the best seed.",
+    "error": "Its error.",
+}
+
+
+def image(figure: Figure) -> str:
+    """A figure as an <img> with its data inside."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=130)
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+
+
+def _cell(value) -> str:
+    if value is None:
+        return "<td>–</td>"
+    if isinstance(value, str):
+        return f'<td class="words">{html.escape(value)}</td>'
+    return f"<td>{value:.2e}</td>" if isinstance(value, float) else f"<td>{value}</td>"
+
+
+def figures(result: Any) -> dict[str, Figure]:
+    """Every figure that this result has."""
+    found = {"loss": result.plot("loss"), "bound": result.plot("bound")}
+    if len(result.samples.names) <= 3:
+        found["solution"] = result.plot("solution")
+        if _wanted(result) is not None or ("y" in result.samples.test and len(result.samples.names) <= 2):
+            found["error"] = result.plot("error")
+    return found
+
+
+def page(result: Any, title: str = "") -> str:
+    """One HTML page that needs nothing else."""
+    c, rows = result.config, result.table
+    title = title or f"{c['model'].upper()} by {c['method']} on a {'PDE' if result.samples.kind == 'pde' else 'regression'} problem"
+    best = rows[result.run.best]
+    error = best.get("solution_error", best.get("test_error"))
+    lead = f"Best of {len(rows)} seeds: true loss {best['mean_squared_loss']:.2e}"
+    lead += f", relative error {error:.2e}." if error is not None else "."
+    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0])
+    body = "".join(
+        f'<tr{" class=best" if i == result.run.best else ""}>{"".join(_cell(v) for v in row.values())}</tr>' for i, row in enumerate(rows)
+    )
+    shown = "".join(
+        f"<figure>{image(figure)}<figcaption>{CAPTIONS[name]}</figcaption></figure>" for name, figure in figures(result).items()
+    )
+    settings = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>" for k, v in c.items())
+    warning = getattr(result.problem, "ill_posed", "")
+    warned = f'<p class="certificate">{html.escape(warning)}</p>' if warning else ""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
+<h1>{html.escape(title)}</h1><p class="soft">{html.escape(lead)}</p>{warned}
+<p class="certificate">{html.escape(str(result.certificate))} It certifies the training loss, not the error between the points.</p>
+<div class="figures">{shown}</div>
+<h2>All seeds</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
+<h2>Settings</h2><dl>{settings}</dl>
+</body></html>
+"""

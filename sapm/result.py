@@ -1,0 +1,261 @@
+"""What `solve` gives: solutions, history, table, certificate, figures, files."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from sapm import report, store
+from sapm.characteristics import reference
+from sapm.domain import domain_from
+from sapm.jet import ACTIVATIONS, Activation, activation
+from sapm.methods.build import build
+from sapm.objective import Certificate
+from sapm.problem import PDE
+from sapm.samples import Samples, from_arrays, to_arrays
+from sapm.solution import Solution
+from sapm.train import Run
+
+
+class Summary(Table):
+    """A rich table that is also readable when printed plainly."""
+
+    def __str__(self) -> str:
+        console = Console(width=150, color_system=None)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip()
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Everything a call of `solve` found out. `config` has all settings as they were resolved."""
+
+    run: Run
+    samples: Samples
+    config: dict
+    problem: Any = None
+
+    @cached_property
+    def seeds(self) -> tuple[Solution, ...]:
+        """The solution of every seed, in the order they were asked for."""
+        out = []
+        for i, seed in enumerate(self.run.seeds):
+            out.append(Solution(self.run.network(i).weights, self.samples.names, self.run.method.sigma, seed))
+        return tuple(out)
+
+    @property
+    def best(self) -> Solution:
+        """The seed with the smallest final actual loss (with validation data: the smallest loss on them)."""
+        return self.seeds[self.run.best]
+
+    @property
+    def history(self) -> dict[str, np.ndarray]:
+        return self.run.history
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Of the best seed: whether the theorem's bound between true and actual loss holds."""
+        return self.run.certificate(self.run.best)
+
+    @cached_property
+    def table(self) -> list[dict]:
+        """One row per seed."""
+        run, samples = self.run, self.samples
+        size = sum(float(np.sum(np.asarray(t.weight) * np.sum(np.asarray(t.y) ** 2, -1))) for t in samples.terms)
+        loss, true = run.final("loss"), run.final("mean_squared_loss")
+        rows = []
+        for i, u in enumerate(self.seeds):
+            row: dict[str, Any] = {
+                "seed": u.seed,
+                "initial_loss": float(run.history["loss"][i, 0]),
+                "loss": float(loss[i]),
+                "mean_squared_loss": float(true[i]),
+                "train_error": float(np.sqrt(true[i] / size)) if size > 0 else float(np.sqrt(true[i])),
+            }
+            x, y = samples.test.get("x"), samples.test.get("y")
+            error = relative_error(u(x), y) if y is not None else None
+            if samples.kind == "pde":
+                row["solution_error"] = error
+                row["test_residual"] = self._residual(u) if x is not None else None
+            else:
+                row["test_error"] = error
+            rows.append(row | {"iterations": int(run.final("iteration")[i]), "status": run.status[i], "reason": run.reason[i]})
+        return rows
+
+    def _residual(self, u: Solution) -> float:
+        """Root mean square of the PDE's residual at the held-out points: a loss that falls only on the training points shows."""
+        x, c, f = (self.samples.test[name] for name in "xcf")
+        value = sum(c[:, i] * u.d(name)(x) for i, name in enumerate(self.samples.names)) - f
+        return float(np.sqrt(np.mean(value**2)))
+
+    def summary(self) -> Summary:
+        """The table, with what was run and what the certificate says; print it or show it with rich."""
+        c, error = self.config, "solution_error" if self.samples.kind == "pde" else "test_error"
+        hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
+        title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
+        start = "" if c["model"] == "ls" else f", {c['start']} start"
+        caption = f"weights: {c['init']}{start}. {self.certificate}"
+        if getattr(self.problem, "ill_posed", ""):
+            caption += f"\nWarning: {self.problem.ill_posed}"
+        table = Summary(title=title, caption=caption, caption_justify="left")
+        columns = ["seed", "initial_loss", "loss", "mean_squared_loss", "train_error", error]
+        columns += (["test_residual"] if self.samples.kind == "pde" else []) + ["iterations", "status"]
+        for name in columns:
+            table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right")
+        for i, row in enumerate(self.table):
+            cells = [f"{row[name]:.2e}" if isinstance(row[name], float) else str("–" if row[name] is None else row[name]) for name in columns]
+            table.add_row(*cells, style="bold" if i == self.run.best else None)
+        return table
+
+    def __repr__(self) -> str:
+        row = self.table[self.run.best]
+        error = row.get("solution_error", row.get("test_error"))
+        tail = "" if error is None else f", error {error:.2e}"
+        return (
+            f"<Result: {len(self.seeds)} seeds, best is {row['seed']}: loss {row['loss']:.2e}, "
+            f"true loss {row['mean_squared_loss']:.2e}{tail}; {row['reason']}>"
+        )
+
+    def reference_error(self, n: int = 500, seed: int | None = None) -> float:
+        """The relative ℓ² error of the best seed (or of seeds[seed]) at n held-out points, without `exact`.
+
+        First-order linear PDEs: u follows from the data by integrating along characteristics (`sapm.characteristics`).
+        """
+        if self.samples.kind != "pde":
+            raise ValueError("reference_error integrates along characteristics, so it needs a PDE; table has the test error here.")
+        if not isinstance(self.problem, PDE):
+            raise ValueError("reference_error needs the residual, which a file does not hold; load with sapm.load(path, problem=…).")
+        u = self.best if seed is None else self.seeds[seed]
+        domain = self.problem.domain
+        x = domain.points(n, domain.first + len(self.samples.terms[0].y))
+        wanted = reference(self.problem, x)
+        lost = np.isnan(wanted)
+        if lost.all():
+            raise ValueError(self.problem.ill_posed or "no characteristic meets a condition, so u is not determined anywhere.")
+        if lost.any():
+            warnings.warn(f"u is not determined at {lost.sum()} of {n} points; the error is over the others.", stacklevel=2)
+        return relative_error(u(x[~lost]), wanted[~lost])
+
+    def plot(self, kind: str = "loss", seed: int | None = None):
+        """A matplotlib figure: "loss" (every seed), "bound" (actual and true loss with the bound), "solution" or "error"
+        (one or two coordinates). `seed`: the index of another seed than the best."""
+        return report.plot(self, kind, seed)
+
+    def report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML page with the table, the certificate and the figures."""
+        path = Path(path)
+        store.write_whole(path, report.page(self).encode())
+        return path
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything but Python functions to one file (safetensors + JSON); `sapm.load` reads it."""
+        path = Path(path)
+        store.write(path, *to_file(self.run, self.samples, self.config))
+        return path
+
+
+def relative_error(value, wanted) -> float:
+    """‖value - wanted‖ / ‖wanted‖, or ‖value - wanted‖ / √n for wanted = 0."""
+    value, wanted = np.asarray(value, float), np.asarray(wanted, float)
+    value = value.reshape(wanted.shape)
+    size = np.linalg.norm(wanted)
+    return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))
+
+
+# ---------------------------------------------------------------- files
+
+
+def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndarray], dict]:
+    """(arrays, description) for `store.write`."""
+    arrays = {f"samples/{name}": a for name, a in to_arrays(samples).items()}
+    arrays |= {f"history/{name}": a for name, a in run.history.items()}
+    arrays["chosen"] = run.chosen
+    for part, tree in (("state", run.states), ("kept", run.kept)):
+        arrays |= {f"{part}/{k:04d}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(tree))}
+    networks = [run.network(i).weights for i in range(len(run.seeds))]
+    for l, layers in enumerate(zip(*networks, strict=True), 1):
+        arrays[f"network/W{l}"], arrays[f"network/b{l}"] = (np.stack(x) for x in zip(*layers, strict=True))
+    about = {"kind": samples.kind, "names": samples.names, "domain": samples.domain, "config": config}
+    return arrays, about | {"seeds": run.seeds, "status": run.status, "reason": run.reason, "env": store.environment()}
+
+
+def from_file(path: str | Path, problem=None, activation_given=None) -> Result:
+    arrays, about = store.read(path)
+    config = about["config"]
+    sigma = _activation(path, config, activation_given)
+
+    def part(prefix: str) -> dict[str, np.ndarray]:
+        return {name.removeprefix(prefix + "/"): a for name, a in arrays.items() if name.startswith(prefix + "/")}
+
+    with jax.enable_x64(True):
+        samples = from_arrays(about["kind"], about["names"], about["domain"], part("samples"))
+        if problem is not None:
+            check_same(problem, samples, config)
+        method = build(samples, config, sigma)
+        keys = jax.vmap(jax.random.key)(jnp.zeros(len(about["seeds"]), int))
+        shapes = jax.eval_shape(jax.vmap(method.init), keys)
+        states = _unflatten(path, shapes, part("state"))
+        kept = _unflatten(path, shapes, part("kept")) if part("kept") else None
+    run = Run(
+        method,
+        tuple(about["seeds"]),
+        states,
+        part("history"),
+        tuple(about["status"]),
+        tuple(about["reason"]),
+        arrays["chosen"],
+        kept,
+    )
+    return Result(run, samples, config, problem)
+
+
+def _activation(path, config: dict, given) -> Activation:
+    name = config["activation"]
+    if given is not None:
+        return activation(given)
+    if name not in ACTIVATIONS:
+        raise ValueError(f"{path} was made with an activation of yours, {name!r}, which a file cannot hold; give activation=….")
+    return ACTIVATIONS[name]
+
+
+def _unflatten(path, shapes, arrays: dict[str, np.ndarray]):
+    leaves, tree = jax.tree.flatten(shapes)
+    found = [arrays[name] for name in sorted(arrays)]
+    if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in found]:
+        raise ValueError(f"{path} holds a state that this version of sapm cannot continue; it was written by another version.")
+    return jax.tree.unflatten(tree, [jnp.asarray(x) for x in found])
+
+
+def check_same(problem, samples: Samples, config: dict) -> None:
+    """A problem given with a file must be the one the file was made from."""
+    counts = {name: config[name] for name in ("points", "boundary_points", "test_points", "mu")}
+    if counts["points"] is None and not hasattr(problem, "X"):
+        counts["points"] = np.asarray(samples.terms[0].x.value)
+    fresh = problem.samples(**counts)
+    mine = to_arrays(samples)
+    for name, a in to_arrays(fresh).items():
+        b = mine.get(name)
+        if b is None or a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
+            raise ValueError(f"the problem given is not the stored one: {name} differs; give the problem that the file was made from.")
+
+
+def load(path: str | Path, problem=None, activation=None) -> Result:
+    """Read what `result.save` wrote. `problem`: needed again only for what uses its code, such as `reference_error`."""
+    return from_file(path, problem, activation)
+
+
+def domain_of(samples: Samples):
+    """The domain the samples came from, or None."""
+    return None if samples.domain is None else domain_from(samples.domain)

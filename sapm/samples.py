@@ -1,0 +1,70 @@
+"""A problem at its points: plain arrays, ready for training and for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sapm.jet import Jet, float64
+from sapm.term import Term
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A problem at its points. `test` has the held-out points x and, where known, the answer y; a PDE's also c and f."""
+
+    kind: str  # "regression" or "pde"
+    names: tuple[str, ...]
+    domain: dict | None
+    terms: tuple[Term, ...]
+    test: dict[str, np.ndarray]
+    validation: Term | None = None
+
+    @property
+    def outputs(self) -> int:
+        return self.terms[0].y.shape[1]
+
+
+def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
+    """All of its numbers, by name, for a file."""
+    arrays = {f"test/{name}": np.asarray(value) for name, value in samples.test.items()}
+    for i, term in enumerate([*samples.terms, *([samples.validation] if samples.validation is not None else [])]):
+        name = f"term{i}" if i < len(samples.terms) else "validation"
+        arrays |= {f"{name}/{part}": np.asarray(getattr(term, part)) for part in ("y", "c", "weight")}
+        arrays[f"{name}/x"] = np.asarray(term.x.value)
+    return arrays
+
+
+@float64
+def from_arrays(kind: str, names: Sequence[str], domain: dict | None, arrays: dict[str, np.ndarray]) -> Samples:
+    def term(name: str) -> Term:
+        x, y, c, weight = (jnp.asarray(arrays[f"{name}/{part}"]) for part in ("x", "y", "c", "weight"))
+        n, d = x.shape
+        tangents = jnp.broadcast_to(jnp.eye(d), (n, d, d)) if c.shape[1] else jnp.zeros((n, 0, d))
+        return Term(Jet(x, tangents), y, c, weight)
+
+    count = sum(name.startswith("term") and name.endswith("/x") for name in arrays)
+    test = {name.removeprefix("test/"): value for name, value in arrays.items() if name.startswith("test/")}
+    validation = term("validation") if "validation/x" in arrays else None
+    return Samples(kind, tuple(names), domain, tuple(term(f"term{i}") for i in range(count)), test, validation)
+
+
+def pad(samples: Samples, bucket: Callable[[int], int]) -> Samples:
+    """The same problem with samples of weight 0 added, so that problems of like size have equal shapes."""
+
+    def grow(term: Term) -> Term:
+        n = len(term.y)
+        more = bucket(n) - n
+        weight = jnp.broadcast_to(term.weight, (n,))
+        edge = lambda a: jnp.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1), mode="edge")  # noqa: E731
+        x, y, c = jax.tree.map(edge, (term.x, term.y, term.c))
+        return Term(x, y, c, jnp.pad(weight, (0, more)))
+
+    with jax.enable_x64(True):
+        validation = None if samples.validation is None else grow(samples.validation)
+        terms = tuple(grow(t) for t in samples.terms)
+    return Samples(samples.kind, samples.names, samples.domain, terms, samples.test, validation)

@@ -1,0 +1,129 @@
+"""A trained network as a function of named coordinates, with its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sapm.domain import nearest
+from sapm.jet import Activation, float64
+
+LARGEST = 2**16  # points evaluated in one go
+
+
+def bucket(n: int) -> int:
+    """The next power of two, at least 16: arrays padded to it share compiled programs."""
+    return max(16, 1 << (n - 1).bit_length())
+
+
+def _forward(weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array) -> Array:
+    z = x
+    for l, (W, b) in enumerate(weights):
+        z = (sigma(z) if l else z) @ jnp.asarray(W, x.dtype).T + jnp.asarray(b, x.dtype)
+    return z
+
+
+def _derivative(weights, sigma: Activation, directions: tuple[int, ...], x: Array) -> Array:
+    """∂ of the outputs along these coordinates, one after the other, at every row of x."""
+    f = partial(_forward, weights, sigma)
+    for i in directions:
+        f = partial(lambda f, i, x: jax.jvp(f, (x,), (jnp.zeros_like(x).at[:, i].set(1.0),))[1], f, i)
+    return f(x)
+
+
+_compiled = partial(jax.jit, static_argnames=("sigma", "directions"))(_derivative)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """u(t=0.5, x=xs), or u(points) with one row per point. `u.d("x")` is the derivative, a function of the same arguments.
+
+    Numbers, lists and NumPy arrays broadcast against each other and give float64 NumPy; JAX arrays and tracers stay in JAX.
+    Several outputs are on a last axis.
+    """
+
+    weights: list[tuple[np.ndarray, np.ndarray]]
+    names: tuple[str, ...]
+    sigma: Activation
+    seed: int
+    directions: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        widths = [self.weights[0][0].shape[1], *(W.shape[0] for W, _ in self.weights)]
+        order = "".join("∂/∂" + self.names[i] + " of " for i in self.directions)
+        return f"<{order}u({', '.join(self.names)}): {self.sigma.name} network {'-'.join(map(str, widths))}, seed {self.seed}>"
+
+    def d(self, *coordinates: str) -> Solution:
+        """The derivative along these coordinates: d("x"), d("x", "x"), …"""
+        if not coordinates:
+            raise ValueError(f"d() needs a coordinate, such as d({self.names[0]!r}); there are {', '.join(self.names)}.")
+        for name in coordinates:
+            if name not in self.names:
+                raise ValueError(f"{name!r} is not a coordinate; there are {', '.join(self.names)}." + nearest(name, self.names))
+        more = tuple(self.names.index(name) for name in coordinates)
+        return Solution(self.weights, self.names, self.sigma, self.seed, self.directions + more)
+
+    def __call__(self, points=None, /, **coordinates):
+        x, in_jax = self._points(points, coordinates)
+        if in_jax:
+            flat = x.reshape(-1, x.shape[-1])
+            values = _derivative(self.weights, self.sigma, self.directions, flat)
+        else:
+            values = self._numpy(x.reshape(-1, x.shape[-1]))
+        values = values.reshape(*x.shape[:-1], -1)
+        return values[..., 0] if values.shape[-1] == 1 else values
+
+    def _points(self, points, coordinates: dict) -> tuple[Any, bool]:
+        """(…, d) points, and whether they are JAX's."""
+        wanted = ", ".join(f"{n}=…" for n in self.names)
+        if points is not None:
+            if coordinates:
+                raise TypeError(f"give either points (n, {len(self.names)}) or the coordinates by name ({wanted}), not both.")
+            in_jax = isinstance(points, jax.Array)
+            x = points if in_jax else _numbers("points", points)
+            if len(self.names) == 1 and x.ndim <= 1:
+                x = x[..., None]
+            if x.ndim == 0 or x.shape[-1] != len(self.names):
+                raise ValueError(f"points have shape {x.shape}; give one row per point with {len(self.names)} columns: {wanted}.")
+            return _floating(x), in_jax
+        for name in coordinates:
+            if name not in self.names:
+                raise TypeError(f"{name!r} is not a coordinate; give {wanted}." + nearest(name, self.names))
+        missing = [name for name in self.names if name not in coordinates]
+        if missing:
+            raise TypeError(f"{', '.join(missing)} is missing; give all coordinates: {wanted}.")
+        in_jax = any(isinstance(value, jax.Array) for value in coordinates.values())
+        parts = [coordinates[name] if in_jax else _numbers(name, coordinates[name]) for name in self.names]
+        try:
+            parts = (jnp if in_jax else np).broadcast_arrays(*parts)
+        except ValueError:
+            shapes = ", ".join(f"{n}: {np.shape(coordinates[n])}" for n in self.names)
+            raise ValueError(f"the coordinates do not broadcast against each other: {shapes}.") from None
+        return _floating((jnp if in_jax else np).stack(parts, axis=-1)), in_jax
+
+    @float64
+    def _numpy(self, x: np.ndarray) -> np.ndarray:
+        out = [np.zeros((0, len(self.weights[-1][1])))]
+        for i in range(0, len(x), LARGEST):
+            part = x[i : i + LARGEST]
+            grown = np.pad(part, ((0, bucket(len(part)) - len(part)), (0, 0)))
+            out.append(np.asarray(_compiled(self.weights, self.sigma, self.directions, grown))[: len(part)])
+        return np.concatenate(out)
+
+
+def _numbers(name: str, value) -> np.ndarray:
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r} must hold real numbers.") from None
+
+
+def _floating(x):
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)

@@ -1,0 +1,285 @@
+"""One call from a problem to a result: check, sample, build, train, keep."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sapm import store
+from sapm.jet import Activation, activation
+from sapm.methods.build import build, check_names, default_init, default_start, resolve, resolve_options
+from sapm.problem import PROBLEMS, whole
+from sapm.progress import Bar
+from sapm.result import Result, from_file, to_file
+from sapm.samples import Samples, pad
+from sapm.solution import bucket
+from sapm.train import Moment, Run, train
+
+CHECKPOINT_SECONDS = 5.0
+DEFAULT_ITERATIONS = {"alternating": {"pde": 1000, "regression": 5000}}  # others: 5000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `on_record` gets. Arrays have one entry per seed; `result()` is the Result so far."""
+
+    iteration: int
+    seconds: float
+    loss: np.ndarray
+    mean_squared_loss: np.ndarray
+    bound_ratio: np.ndarray
+    result: Callable[[], Result]
+
+
+def _number(name: str, value, positive: bool = True) -> float:
+    if isinstance(value, (bool, str)) or not np.isscalar(value) or not (0 < value < np.inf):  # type: ignore[operator]
+        raise ValueError(f"{name}={value!r} must be a positive, finite number.")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _width(given, depth: int) -> int | list[int]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        if len(given) != depth - 1:
+            raise ValueError(f"width={list(given)} names {len(given)} hidden layers; depth={depth} has {depth - 1}.")
+        return [whole("width", w) for w in given]
+    return whole("width", given)
+
+
+def _seeds(given) -> list[int]:
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        numbers = [whole("a seed number", s, 0) for s in given]
+        if not numbers:
+            raise ValueError("seeds is empty; give how many (seeds=10) or which ones (seeds=[3, 4]).")
+        if len(set(numbers)) != len(numbers):
+            raise ValueError(f"seeds={numbers} names a seed twice; each one gives one network.")
+        return numbers
+    return list(range(whole("seeds", given)))
+
+
+def _layers(name: str, given, depth: int):
+    """A number, or one per layer, as JSON has them."""
+    a = np.asarray(given, dtype=object if isinstance(given, str) else None)
+    length = depth if name == "alpha" else depth - 1
+    if a.dtype.kind not in "iuf" or a.shape not in ((), (length,)) or not (np.all(a > 0) and np.all(np.isfinite(a))):
+        raise ValueError(f"{name}={given!r} must be a positive, finite number, or {length} of them (one per layer).")
+    return a.astype(float).tolist()
+
+
+def _devices(given) -> None:
+    if given not in (None, "auto", 1):
+        raise ValueError(f"devices={given!r} is not there yet; leave it out: the default device is used.")
+
+
+def _count(given):
+    """Points in the configuration: how many, or None for points that were given (they are stored with the samples)."""
+    return int(given) if isinstance(given, (int, np.integer)) else None
+
+
+def solve(
+    problem,
+    depth: int = 6,
+    width: int | Sequence[int] = 20,
+    activation: str | Activation | Callable | None = None,
+    *,
+    points=None,
+    boundary_points: int = 400,
+    test_points=1000,
+    model: str = "sapm",
+    method: str = "auto",
+    max_iter: int | None = None,
+    max_seconds: float | None = None,
+    seeds: int | Iterable[int] = 10,
+    key: int = 0,
+    init: str | None = None,
+    start: str | None = None,
+    mu: float | None = None,
+    alpha: Any = 1.0,
+    beta: Any = 1.0,
+    options: dict | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    on_record: Callable[[Progress], Any] | None = None,
+    devices=None,
+) -> Result:
+    """Train networks on the problem, one for every seed, and return them with all that was measured.
+
+    depth, width: layers, and units in each hidden one (a number, or one for each). activation: "tanh" (default for functions
+    and data), "sin" (default for PDEs), "relu", "sigmoid", "softplus", or any elementwise JAX function.
+    points, boundary_points, test_points: how many Halton points, or for points and test_points an array (n, d).
+    model: "ls" (mean square), "pm" (penalties) or "sapm" (self-adaptive penalties). method: how its loss is minimised.
+    max_iter, max_seconds: the budget; whichever ends first. seeds: how many, or which; seed s draws from fold_in(key, s).
+    init, start: initial weights ("paper", "he", "xavier", "orthogonal", "looks-linear") and auxiliary variables ("uniform",
+    "forward", "noise"). mu: the weight of the boundary term (default 1). alpha, beta: fixed weights of tangents and values.
+    options: for the method, by name. out: a folder to keep the run in, for `resume`. on_record(state) is called at every
+    record; if it returns True, the run stops. Ctrl-C stops it too, and returns what there is.
+    """
+    if not isinstance(problem, PROBLEMS):
+        raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
+    pde = hasattr(problem, "residual")
+    sigma = _sigma(("sin" if pde else "tanh") if activation is None else activation)
+    kind = "pde" if pde else "regression"
+    depth = whole("depth", depth, 2, ": layer 1 to the output layer, so that at least one is hidden")
+    method = resolve(model, method)
+    check_names(init, start, sigma)
+    if pde and sigma.name == "relu":
+        warnings.warn("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.", stacklevel=2)
+    _devices(devices)
+    if on_record is not None and not callable(on_record):
+        raise TypeError(f"on_record={on_record!r} is not a function; give one that takes the state and may return True to stop.")
+    default_iterations = DEFAULT_ITERATIONS.get(method, {}).get(kind, 5000)
+    points = 1000 if points is None and not hasattr(problem, "X") else points
+    config = {
+        "problem": type(problem).__name__,
+        "depth": depth,
+        "width": _width(width, depth),
+        "activation": sigma.name,
+        "points": _count(points),
+        "boundary_points": boundary_points if pde else None,
+        "test_points": _count(test_points),
+        "model": model,
+        "method": method,
+        "max_iter": default_iterations if max_iter is None else whole("max_iter", max_iter, 0),
+        "max_seconds": None if max_seconds is None else _number("max_seconds", max_seconds),
+        "seeds": _seeds(seeds),
+        "key": whole("key", key, 0),
+        "init": init or default_init(method, sigma),
+        "start": start or default_start(kind),
+        "mu": None if mu is None else _number("mu", mu),
+        "alpha": _layers("alpha", alpha, depth),
+        "beta": _layers("beta", beta, depth),
+        "options": resolve_options(method, options),
+    }
+    if getattr(problem, "ill_posed", ""):
+        warnings.warn(problem.ill_posed, stacklevel=2)
+    samples = problem.samples(points, boundary_points, test_points, config["mu"])
+    return execute(problem, samples, config, sigma, out=out, progress=progress, on_record=on_record)
+
+
+def _sigma(given) -> Activation:
+    return activation(given)
+
+
+def execute(problem, samples: Samples, config: dict, sigma: Activation, previous: Run | None = None, **how) -> Result:
+    """Train as the configuration says, from the start or from a previous run; keep it in a folder, show and tell."""
+    out, on_record, show = how.get("out"), how.get("on_record"), how.get("progress", True)
+    options, seconds = config["options"], config["max_seconds"]
+    folder = None if out is None else store.Folder(out)
+    method = build(samples, config, sigma)
+    first = 0
+    if previous is not None:
+        first = int(previous.history["iteration"].max())
+        seconds = None if seconds is None else seconds + float(previous.history["seconds"].max())
+    if folder is not None and previous is None:
+        folder.begin(config, store.environment())
+    saved = -np.inf
+
+    def keep(run: Run) -> None:
+        nonlocal saved
+        store.write(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
+        saved = time.monotonic()
+
+    def watch(moment: Moment):
+        bar.show(moment)
+        if folder is not None:
+            if moment.recorded:
+                folder.append(_line(moment))
+            if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                keep(moment.run())
+        if on_record is None or not moment.recorded:
+            return False
+        arrays = (moment.loss.copy(), moment.mean_squared_loss.copy(), moment.bound_ratio)
+        return on_record(Progress(moment.iteration, moment.seconds, *arrays, lambda: Result(moment.run(), samples, config, problem)))
+
+    label = f"{config['model'].upper()} · {config['method']}"
+    with Bar(label, config["max_iter"], seconds, show, first) as bar:
+        run = train(
+            method,
+            config["max_iter"],
+            config["seeds"],
+            config["key"],
+            options["record_every"],
+            options["stall"],
+            options["patience"],
+            seconds=seconds,
+            validation=samples.validation,
+            watch=watch,
+            previous=previous,
+            initial=how.get("initial"),
+        )
+    result = Result(run, samples, config, problem)
+    if folder is not None:
+        keep(run)
+        folder.write_history(lines(run))
+        store.write(folder.model, *to_file(run, samples, config))
+        row = {"best": run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
+        folder.write_json("summary.json", row | {"seeds": result.table})
+    return result
+
+
+def _line(moment: Moment) -> dict:
+    names = ("loss", "mean_squared_loss", "bound_ratio")
+    row = {name: _finite(getattr(moment, name)) for name in names}
+    return {"iteration": moment.iteration, "seconds": moment.seconds} | row
+
+
+def _finite(values) -> list:
+    return [float(v) if np.isfinite(v) else None for v in values]
+
+
+def lines(run: Run) -> list[dict]:
+    """The history as history.jsonl has it."""
+    h = run.history
+    names = ("loss", "mean_squared_loss", "bound_ratio")
+    return [
+        {"iteration": int(h["iteration"][:, j].max()), "seconds": float(h["seconds"][:, j].max())}
+        | {name: _finite(h[name][:, j]) for name in names}
+        for j in range(h["loss"].shape[1])
+    ]
+
+
+def resume(
+    path: str | Path,
+    max_iter: int | None = None,
+    max_seconds: float | None = None,
+    problem=None,
+    activation=None,
+    *,
+    progress: bool = True,
+    on_record: Callable[[Progress], Any] | None = None,
+) -> Result:
+    """Continue a run from its folder (`out=`) or from a saved file: the same numbers, bit for bit, as if it had never stopped.
+
+    `max_iter` counts from the very start (default: as many as were asked for then); `max_seconds` counts from now.
+    """
+    path = Path(path)
+    folder = store.Folder(path)
+    file = folder.checkpoint if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise ValueError(f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r}).")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give the folder of a run, or a file written by result.save(…).")
+    if problem is not None and not isinstance(problem, PROBLEMS):
+        raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
+    before = from_file(file, problem, activation)
+    config = before.config | {"max_seconds": None if max_seconds is None else _number("max_seconds", max_seconds)}
+    if max_iter is not None:
+        done = int(before.run.history["iteration"].max())
+        if whole("max_iter", max_iter, 0) < done:
+            raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
+        config["max_iter"] = max_iter
+    if path.is_dir():
+        folder.write_json("config.json", config)
+        folder.write_history(lines(before.run))
+    how = {"out": path if path.is_dir() else None, "progress": progress, "on_record": on_record}
+    return execute(problem, before.samples, config, before.run.method.sigma, before.run, **how)
+
+
+def grown(samples: Samples) -> Samples:
+    """Padded to the next bucket."""
+    return pad(samples, bucket)

@@ -1,0 +1,144 @@
+"""Files: arrays and a description in one safetensors file, written whole or not at all; and the folder of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
+
+
+def _plain(x: Any):
+    """NumPy's numbers and arrays as JSON's."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x.tolist()
+    raise TypeError(f"{type(x).__name__} cannot be written to a file: {x!r}")
+
+
+def to_json(x: Any, **kwargs) -> str:
+    return json.dumps(x, default=_plain, ensure_ascii=False, **kwargs)
+
+
+def write_whole(path: Path, body: bytes) -> None:
+    """Replace the file in one step: whoever reads it, or is killed meanwhile, finds the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _digest(arrays: dict[str, np.ndarray], about: str) -> str:
+    """Over the description and every array's name, type, shape and bytes: a flipped bit shows."""
+    digest = hashlib.sha256(about.encode())
+    for name in sorted(arrays):
+        a = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name}|{a.dtype.str}|{a.shape}|".encode())
+        digest.update(a.tobytes())
+    return digest.hexdigest()
+
+
+def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict) -> None:
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(a) if np.ndim(a) else np.asarray(a) for name, a in arrays.items()}
+    text = to_json(about)
+    metadata = {"format": "sapm", "version": str(FORMAT), "about": text, "sha256": _digest(arrays, text)}
+    write_whole(Path(path), save(arrays, metadata))
+
+
+def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
+    """(arrays, description); a ValueError in one sentence for what is not a whole file of ours."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the .sapm file itself, or a run folder to sapm.resume.")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give the path of a file written by result.save(…).")
+    try:
+        with safe_open(path, "np") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != "sapm":
+                raise ValueError(f"{path} is a safetensors file, but not one written by sapm.")
+            number = metadata.get("version", "")
+            if not number.isdigit():
+                raise ValueError(f"{path} is damaged: it does not say which version wrote it.")
+            if int(number) > FORMAT:
+                raise ValueError(f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade.")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError) as error:
+        size = path.stat().st_size
+        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm: {str(error).splitlines()[0]}.") from None
+    if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
+        raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
+    return arrays, json.loads(metadata["about"])
+
+
+def environment() -> dict:
+    """Enough to explain a difference between two runs."""
+    import jax
+
+    packages = ("sapm", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
+        "packages": {name: installed(name) for name in packages},
+        "flags": {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
+    }
+
+
+class Folder:
+    """The folder of a run: config.json, env.json, history.jsonl, checkpoint/latest.sapm; at the end summary.json, model.sapm."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.checkpoint = self.path / "checkpoint" / "latest.sapm"
+        self.model = self.path / "model.sapm"
+        self._history = self.path / "history.jsonl"
+
+    def begin(self, config: dict, env: dict) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
+        if self.checkpoint.exists() or (self.path / "config.json").exists():
+            raise ValueError(
+                f"out={str(self.path)!r} holds a run already; continue it with sapm.resume, or choose another folder. Nothing was touched."
+            )
+        self.write_json("config.json", config)
+        self.write_json("env.json", env)
+        self.write_history([])
+
+    def write_json(self, name: str, content: Any) -> None:
+        write_whole(self.path / name, (to_json(content, indent=2) + "\n").encode())
+
+    def write_history(self, lines: list[dict]) -> None:
+        write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
+
+    def append(self, line: dict) -> None:
+        with open(self._history, "a", encoding="utf-8") as file:
+            file.write(to_json(line) + "\n")
