@@ -22,7 +22,6 @@ _HOME = {
     "Certificate": "objective",
     "SAPMRegressor": "estimator",
 }
-__all__ = list(_HOME)  # noqa: PLE0605 (a list of strings)
 
 if TYPE_CHECKING:
     from sapm.domain import Ball as Ball

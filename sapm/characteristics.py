@@ -52,7 +52,14 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853")
         if speed > 0:
             # In units of the time that crossing the domain takes; nothing that moves needs a million of them.
             run = solve_ivp(
-                slope, (0, 1e6 * size / speed), state, method, rtol=rtol, atol=rtol * size, events=(left, endless), max_step=np.inf
+                slope,
+                (0, 1e6 * size / speed),
+                state,
+                method,
+                rtol=rtol,
+                atol=rtol * size,
+                events=(left, endless),
+                max_step=np.inf,
             )
             state = run.y[:, -1]
             ended = bool(len(run.t_events[0])) if run.status == 1 else False

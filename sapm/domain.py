@@ -14,7 +14,7 @@ from scipy.stats import qmc
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """" Did you mean …?" for a misspelt word, or nothing."""
+    """ " Did you mean …?" for a misspelt word, or nothing."""
     close = difflib.get_close_matches(str(word), [str(c) for c in choices], 1, 0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
 
@@ -83,7 +83,9 @@ class Box:
 
     def __init__(self, **bounds: tuple[float, float]):
         if not bounds:
-            raise ValueError("Box() has no coordinates; name each with its lower and upper end, such as Box(t=(0, 1), x=(-1, 1)).")
+            raise ValueError(
+                "Box() has no coordinates; name each with its lower and upper end, such as Box(t=(0, 1), x=(-1, 1))."
+            )
         checked = {}
         for name, ends in bounds.items():
             _check_name(name)
@@ -171,7 +173,7 @@ class Ball:
     def __post_init__(self):
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, (int, np.integer)) or self.dimension < 1:
             raise ValueError(f"Ball got dimension {self.dimension!r}; wanted a whole number, at least 1, such as Ball(10).")
-        if not (np.isscalar(self.radius) and np.isfinite(float(self.radius)) and float(self.radius) > 0):
+        if isinstance(self.radius, (str, bool)) or not np.isscalar(self.radius) or not 0 < self.radius < np.inf:  # type: ignore[operator]
             raise ValueError(f"Ball got radius {self.radius!r}; wanted a positive, finite number.")
         center = np.zeros(self.dimension) if self.center is None else np.asarray(self.center, float)
         if center.shape != (self.dimension,) or not np.all(np.isfinite(center)):

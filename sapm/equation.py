@@ -1,7 +1,7 @@
 """Read a PDE off its residual: a Python function of one point and the derivatives of u there.
 
 Tracing shows which derivatives it uses. The residual is linear when its derivatives with respect to them do not depend on them;
-these derivatives (by forward-mode differentiation, exact) are the coefficients, and minus the residual at u = 0 is the right side:
+these derivatives (exact, by forward mode) are the coefficients, and minus the residual at u = 0 is the right side:
 
     residual(p, u) = Σ_i c_i(p) ∂_i u - f(p)
 """
@@ -108,7 +108,7 @@ def vector(value, what: str):
 
 @float64
 def evaluate(function: Callable, what: str, names: Sequence[str], x: np.ndarray, several: bool = False) -> np.ndarray:
-    """The user's function of one point at every row of x: (n, outputs). Traced and vectorised where it can be, else row by row."""
+    """The user's function of one point at every row of x: (n, outputs). Vectorised where it can be traced, else row by row."""
     check = vector if several else scalar
     one = lambda row: jnp.atleast_1d(check(function(Coordinates(names, row)), what))  # noqa: E731
     try:
@@ -175,7 +175,9 @@ class Equation:
         used = [key for key, column in zip(found.keys, c.T, strict=True) if np.any(column != 0)]
         for key in used:
             if len(key) > 1:
-                raise ValueError(f"not yet: the residual contains {called(key)}, a derivative of order {len(key)}; first order so far.")
+                raise ValueError(
+                    f"not yet: the residual contains {called(key)}, a derivative of order {len(key)}; first order so far."
+                )
             if not key:
                 raise ValueError("not yet: the residual contains u.value undifferentiated; only derivatives u.x, u.t, … so far.")
         if not used:
@@ -204,7 +206,9 @@ class Equation:
                 c[:, self.names.index(key[0])] += column
         bad = ~(np.isfinite(c).all(1) & np.isfinite(f))
         if bad.any():
-            raise ValueError(f"the residual is not finite at {place(self.names, x[bad.argmax()])}; its coefficients must be numbers.")
+            raise ValueError(
+                f"the residual is not finite at {place(self.names, x[bad.argmax()])}; its coefficients must be numbers."
+            )
         return c, f
 
     def pointwise(self) -> Callable[[np.ndarray], np.ndarray]:

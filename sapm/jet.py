@@ -53,6 +53,13 @@ class Activation:
     lipschitz: float | None = None
     slope: float | None = None
     slope_lipschitz: float | None = None
+    source: Callable | None = None  # the function it was made from, if a user gave one
+
+    def __reduce__(self):
+        """Pickled by name, or as the function it was made from."""
+        if self.source is None and ACTIVATIONS.get(self.name) is self:
+            return activation, (self.name,)
+        return (activation, (self.source,)) if self.source is not None else super().__reduce__()
 
     def __call__(self, x: Array) -> Array:
         return self.pair(x)[0]
@@ -145,4 +152,5 @@ def activation(given: str | Activation | Callable[[Array], Array]) -> Activation
         return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))
 
     pair = derivative(given)
-    return Activation(getattr(given, "__name__", "custom"), pair, lambda x, s, ds: derivative(lambda y: pair(y)[1])(x)[1])
+    curve = lambda x, s, ds: derivative(lambda y: pair(y)[1])(x)[1]  # noqa: E731
+    return Activation(getattr(given, "__name__", "custom"), pair, curve, source=given)

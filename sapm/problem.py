@@ -31,7 +31,7 @@ def _function(what: str, given) -> Callable:
     return given
 
 
-def _domain(given) -> Domain:
+def _domain(given) -> Any:
     if not isinstance(given, (Box, Ball)):
         raise TypeError(f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)) or sapm.Ball(10).")
     return given
@@ -120,7 +120,9 @@ class Regression:
         if self.weights is not None:
             weights = table("weights", self.weights, 1)[:, 0]
             if weights.shape != (n,) or weights.min() < 0 or weights.max() == 0:
-                raise ValueError(f"weights must be {n} numbers, none negative and not all 0; got {len(weights)} from {weights.min():g}.")
+                raise ValueError(
+                    f"weights must be {n} numbers, none negative and not all 0; got {len(weights)} from {weights.min():g}."
+                )
         values = {"X": X, "Y": Y, "names": names, "weights": weights}
         for part in ("test", "validation"):
             given = getattr(self, part)
@@ -178,7 +180,7 @@ class Initial(Condition):
     def faces_in(self, domain: Domain) -> tuple[str, ...]:
         if "t" not in domain.names:
             raise ValueError(
-                f"Initial needs a coordinate named t, and the domain has {', '.join(domain.names)}; use Inflow or Dirichlet(faces=…)."
+                f"Initial needs a coordinate named t, and the domain has {', '.join(domain.names)}; use Inflow or Dirichlet."
             )
         return ("t-",)
 
@@ -209,7 +211,9 @@ class Dirichlet(Condition):
     def faces_in(self, domain: Domain) -> tuple[str, ...]:
         for face in self.faces or ():
             if face not in domain.faces:
-                raise ValueError(f"{face!r} is not a face; this domain has {', '.join(domain.faces)}." + nearest(face, domain.faces))
+                raise ValueError(
+                    f"{face!r} is not a face; this domain has {', '.join(domain.faces)}." + nearest(face, domain.faces)
+                )
         return tuple(self.faces or domain.faces)
 
 
@@ -232,7 +236,9 @@ class PDE:
         if not isinstance(conditions, (list, tuple)) or not all(isinstance(c, Condition) for c in conditions):
             raise TypeError(f"conditions={self.conditions!r} must be a list of sapm.Initial, sapm.Inflow or sapm.Dirichlet.")
         if not conditions:
-            raise ValueError("conditions is empty, so the solution is not determined; add an Initial, Inflow or Dirichlet condition.")
+            raise ValueError(
+                "conditions is empty, so the solution is not determined; add an Initial, Inflow or Dirichlet condition."
+            )
         put("conditions", tuple(conditions))
         if self.exact is not None:
             _function("exact", self.exact)
@@ -264,9 +270,13 @@ class PDE:
             allowed = condition.faces_in(domain)
             for row, face in zip(x, domain.face_of(x), strict=True):
                 if face is None:
-                    raise ValueError(f"{name} has a point off the boundary: {place(domain.names, row)}; its points must lie on a face.")
+                    raise ValueError(
+                        f"{name} has a point off the boundary: {place(domain.names, row)}; its points must lie on a face."
+                    )
                 if face not in allowed and not isinstance(condition, Inflow):
-                    raise ValueError(f"{name} has a point on face {face!r}, {place(domain.names, row)}; it covers {', '.join(allowed)}.")
+                    raise ValueError(
+                        f"{name} has a point on face {face!r}, {place(domain.names, row)}; it covers {', '.join(allowed)}."
+                    )
             return x
         n = whole(f"points of {name}", given) if given is not None else n
         faces = condition.faces_in(domain)
@@ -293,11 +303,14 @@ class PDE:
         return np.concatenate(found)
 
     def samples(self, points=1000, boundary_points=400, test_points=1000, mu=None) -> Samples:
-        """Interior and boundary points with coefficients and data. The boundary term weighs mu (default 1) over all its points."""
+        """Interior and boundary points with coefficients and data. The boundary term weighs mu (default 1) in all."""
         domain, names = self.domain, self.domain.names
         x = _interior(domain, points, "points", domain.first)
         c, f = self.equation.form(x)
-        total, k = whole("boundary_points", boundary_points, len(self.conditions), ", one for each condition"), len(self.conditions)
+        total, k = (
+            whole("boundary_points", boundary_points, len(self.conditions), ", one for each condition"),
+            len(self.conditions),
+        )
         parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.conditions)]
         data = [
             evaluate(cond.g, f"the datum of {type(cond).__name__}", names, part)

@@ -118,7 +118,9 @@ def _wanted(result):
 def _check_pictured(result) -> None:
     d = len(result.samples.names)
     if d > 3:
-        raise ValueError(f"pictures of u need one, two or three coordinates; this problem has {d}: {', '.join(result.samples.names)}.")
+        raise ValueError(
+            f"pictures of u need one, two or three coordinates; this problem has {d}: {', '.join(result.samples.names)}."
+        )
 
 
 def _mask(result, x: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -195,31 +197,35 @@ def _maps(result, u, value, label: str, colours: str) -> Figure:
         low = -high
     figure, axes = _figure(len(cuts), 5.2 if len(cuts) == 1 else 4.0)
     for ax, cut, panel in zip(axes, cuts, panels, strict=True):
-        drawn = ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
+        ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
         ax.set_xlabel(across)
         ax.set_ylabel(down)
         ax.set_title(f"seed {u.seed}" if cut is None else f"{names[0]} = {cut:.3g}", fontsize=11, color=INK)
-    figure.colorbar(drawn, ax=list(axes), label=label)
+    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label)
     return figure
 
 
 # ---------------------------------------------------------------- the page
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1f2a37; --soft: #5b6776; --line: #d8dee6; --paper: #ffffff; --tint: #f4f6f9; --accent: #c2410c; }
+:root { color-scheme: light dark;
+  --ink: #1f2a37; --soft: #5b6776; --line: #d8dee6; --paper: #ffffff; --tint: #f4f6f9; --accent: #c2410c; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e9ee; --soft: #9aa5b1; --line: #364152; --paper: #161b22; --tint: #1f2630; --accent: #fb923c; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.2rem 4rem; font: 16px/1.55 system-ui, sans-serif;
   color: var(--ink); background: var(--paper); }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
-p.soft, figcaption, dt { color: var(--soft); } p.certificate { border-left: 4px solid var(--accent); padding: .4rem .9rem; background: var(--tint); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
+p.soft, figcaption, dt { color: var(--soft); }
+p.certificate { border-left: 4px solid var(--accent); padding: .4rem .9rem; background: var(--tint); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 td.words { text-align: left; white-space: normal; min-width: 14rem; } tr.best { background: var(--tint); font-weight: 600; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.2rem; } figure { margin: 0; }
 img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-radius: 6px; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; } dd { margin: 0; overflow-wrap: anywhere; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; }
+dd { margin: 0; overflow-wrap: anywhere; }
 """
 CAPTIONS = {
     "loss": "The loss that is optimised, for every seed.",
@@ -257,14 +263,17 @@ def figures(result: Any) -> dict[str, Figure]:
 def page(result: Any, title: str = "") -> str:
     """One HTML page that needs nothing else."""
     c, rows = result.config, result.table
-    title = title or f"{c['model'].upper()} by {c['method']} on a {'PDE' if result.samples.kind == 'pde' else 'regression'} problem"
+    title = (
+        title or f"{c['model'].upper()} by {c['method']} on a {'PDE' if result.samples.kind == 'pde' else 'regression'} problem"
+    )
     best = rows[result.run.best]
     error = best.get("solution_error", best.get("test_error"))
     lead = f"Best of {len(rows)} seeds: true loss {best['mean_squared_loss']:.2e}"
     lead += f", relative error {error:.2e}." if error is not None else "."
     head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0])
     body = "".join(
-        f'<tr{" class=best" if i == result.run.best else ""}>{"".join(_cell(v) for v in row.values())}</tr>' for i, row in enumerate(rows)
+        f"<tr{' class=best' if i == result.run.best else ''}>{''.join(_cell(v) for v in row.values())}</tr>"
+        for i, row in enumerate(rows)
     )
     shown = "".join(
         f"<figure>{image(figure)}<figcaption>{CAPTIONS[name]}</figcaption></figure>" for name, figure in figures(result).items()
@@ -276,7 +285,8 @@ def page(result: Any, title: str = "") -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{html.escape(title)}</h1><p class="soft">{html.escape(lead)}</p>{warned}
-<p class="certificate">{html.escape(str(result.certificate))} It certifies the training loss, not the error between the points.</p>
+<p class="certificate">{html.escape(str(result.certificate))}
+It certifies the training loss, not the error between the points.</p>
 <div class="figures">{shown}</div>
 <h2>All seeds</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
 <h2>Settings</h2><dl>{settings}</dl>

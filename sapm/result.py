@@ -50,9 +50,10 @@ class Result:
     @cached_property
     def seeds(self) -> tuple[Solution, ...]:
         """The solution of every seed, in the order they were asked for."""
-        out = []
+        names, out = self.samples.names, []
         for i, seed in enumerate(self.run.seeds):
-            out.append(Solution(self.run.network(i).weights, self.samples.names, self.run.method.sigma, seed))
+            (W, b), *others = self.run.network(i).weights  # inputs beyond the named ones are padding
+            out.append(Solution([(W[:, : len(names)], b), *others], names, self.run.method.sigma, seed))
         return tuple(out)
 
     @property
@@ -115,7 +116,10 @@ class Result:
         for name in columns:
             table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right")
         for i, row in enumerate(self.table):
-            cells = [f"{row[name]:.2e}" if isinstance(row[name], float) else str("–" if row[name] is None else row[name]) for name in columns]
+            cells = [
+                f"{row[name]:.2e}" if isinstance(row[name], float) else str("–" if row[name] is None else row[name])
+                for name in columns
+            ]
             table.add_row(*cells, style="bold" if i == self.run.best else None)
         return table
 
@@ -128,15 +132,23 @@ class Result:
             f"true loss {row['mean_squared_loss']:.2e}{tail}; {row['reason']}>"
         )
 
+    def __reduce__(self):
+        """Pickled as it is saved: without the problem, whose functions seldom can be."""
+        return _restore, (*to_file(self.run, self.samples, self.config), self.run.method.sigma)
+
     def reference_error(self, n: int = 500, seed: int | None = None) -> float:
         """The relative ℓ² error of the best seed (or of seeds[seed]) at n held-out points, without `exact`.
 
         First-order linear PDEs: u follows from the data by integrating along characteristics (`sapm.characteristics`).
         """
         if self.samples.kind != "pde":
-            raise ValueError("reference_error integrates along characteristics, so it needs a PDE; table has the test error here.")
+            raise ValueError(
+                "reference_error integrates along characteristics, so it needs a PDE; table has the test error here."
+            )
         if not isinstance(self.problem, PDE):
-            raise ValueError("reference_error needs the residual, which a file does not hold; load with sapm.load(path, problem=…).")
+            raise ValueError(
+                "reference_error needs the residual, which a file does not hold; load with sapm.load(path, problem=…)."
+            )
         u = self.best if seed is None else self.seeds[seed]
         domain = self.problem.domain
         x = domain.points(n, domain.first + len(self.samples.terms[0].y))
@@ -193,8 +205,11 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
 
 def from_file(path: str | Path, problem=None, activation_given=None) -> Result:
     arrays, about = store.read(path)
+    return _restore(arrays, about, _activation(path, about["config"], activation_given), problem, path)
+
+
+def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, problem=None, path: Any = "this") -> Result:
     config = about["config"]
-    sigma = _activation(path, config, activation_given)
 
     def part(prefix: str) -> dict[str, np.ndarray]:
         return {name.removeprefix(prefix + "/"): a for name, a in arrays.items() if name.startswith(prefix + "/")}
@@ -248,7 +263,9 @@ def check_same(problem, samples: Samples, config: dict) -> None:
     for name, a in to_arrays(fresh).items():
         b = mine.get(name)
         if b is None or a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
-            raise ValueError(f"the problem given is not the stored one: {name} differs; give the problem that the file was made from.")
+            raise ValueError(
+                f"the problem given is not the stored one: {name} differs; give the problem that the file was made from."
+            )
 
 
 def load(path: str | Path, problem=None, activation=None) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -32,10 +32,12 @@ class Samples:
 def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
     """All of its numbers, by name, for a file."""
     arrays = {f"test/{name}": np.asarray(value) for name, value in samples.test.items()}
-    for i, term in enumerate([*samples.terms, *([samples.validation] if samples.validation is not None else [])]):
-        name = f"term{i}" if i < len(samples.terms) else "validation"
-        arrays |= {f"{name}/{part}": np.asarray(getattr(term, part)) for part in ("y", "c", "weight")}
-        arrays[f"{name}/x"] = np.asarray(term.x.value)
+    terms = {f"term{i}": term for i, term in enumerate(samples.terms)}
+    if samples.validation is not None:
+        terms["validation"] = samples.validation
+    for name, term in terms.items():
+        parts = {"x": term.x.value, "y": term.y, "c": term.c, "weight": term.weight}
+        arrays |= {f"{name}/{part}": np.asarray(value) for part, value in parts.items()}
     return arrays
 
 
@@ -53,18 +55,16 @@ def from_arrays(kind: str, names: Sequence[str], domain: dict | None, arrays: di
     return Samples(kind, tuple(names), domain, tuple(term(f"term{i}") for i in range(count)), test, validation)
 
 
-def pad(samples: Samples, bucket: Callable[[int], int]) -> Samples:
-    """The same problem with samples of weight 0 added, so that problems of like size have equal shapes."""
+@float64
+def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], int]) -> Samples:
+    """The same problem with samples of weight 0 and inputs that are 0, so that problems of like size have equal shapes."""
 
     def grow(term: Term) -> Term:
-        n = len(term.y)
-        more = bucket(n) - n
-        weight = jnp.broadcast_to(term.weight, (n,))
+        n, d = term.x.value.shape
+        more = rows(n) - n
         edge = lambda a: jnp.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1), mode="edge")  # noqa: E731
         x, y, c = jax.tree.map(edge, (term.x, term.y, term.c))
-        return Term(x, y, c, jnp.pad(weight, (0, more)))
+        return Term(x, y, c, jnp.pad(jnp.broadcast_to(term.weight, (n,)), (0, more))).widen_input(columns(d))
 
-    with jax.enable_x64(True):
-        validation = None if samples.validation is None else grow(samples.validation)
-        terms = tuple(grow(t) for t in samples.terms)
-    return Samples(samples.kind, samples.names, samples.domain, terms, samples.test, validation)
+    validation = None if samples.validation is None else grow(samples.validation)
+    return replace(samples, terms=tuple(grow(term) for term in samples.terms), validation=validation)

@@ -77,7 +77,7 @@ class Solution:
             values = _derivative(self.weights, self.sigma, self.directions, flat)
         else:
             values = self._numpy(x.reshape(-1, x.shape[-1]))
-        values = values.reshape(*x.shape[:-1], -1)
+        values = values.reshape(*x.shape[:-1], len(self.weights[-1][1]))
         return values[..., 0] if values.shape[-1] == 1 else values
 
     def _points(self, points, coordinates: dict) -> tuple[Any, bool]:

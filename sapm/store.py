@@ -87,11 +87,15 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
             if not number.isdigit():
                 raise ValueError(f"{path} is damaged: it does not say which version wrote it.")
             if int(number) > FORMAT:
-                raise ValueError(f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade.")
+                raise ValueError(
+                    f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade."
+                )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError) as error:
         size = path.stat().st_size
-        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm: {str(error).splitlines()[0]}.") from None
+        raise ValueError(
+            f"{path} ({size} bytes) is damaged or is not a file written by sapm: {str(error).splitlines()[0]}."
+        ) from None
     if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
     return arrays, json.loads(metadata["about"])
@@ -127,7 +131,7 @@ class Folder:
             raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
         if self.checkpoint.exists() or (self.path / "config.json").exists():
             raise ValueError(
-                f"out={str(self.path)!r} holds a run already; continue it with sapm.resume, or choose another folder. Nothing was touched."
+                f"out={str(self.path)!r} holds a run; continue it with sapm.resume or choose another folder; nothing was changed."
             )
         self.write_json("config.json", config)
         self.write_json("env.json", env)

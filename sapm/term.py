@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -51,13 +52,15 @@ def as_columns(name: str, a) -> Array:
 def _per_sample(weight, n: int) -> Array:
     """weight/n: one number for all samples, or (n,)."""
     weight = jnp.asarray(weight, jnp.float64)
-    if weight.shape not in ((), (n,)) or not bool(jnp.all((weight > 0) & jnp.isfinite(weight))):
-        raise ValueError(f"weight={weight.tolist()} must be a positive, finite number, or {n} of them (one per sample).")
+    if weight.shape not in ((), (n,)) or not bool(jnp.all((weight >= 0) & jnp.isfinite(weight)) & jnp.any(weight > 0)):
+        raise ValueError(
+            f"weight={weight.tolist()} must be a positive, finite number, or {n} of them (one per sample; some may be 0)."
+        )
     return weight / n
 
 
 @float64
-def value_term(x, y, weight=1.0) -> Term:
+def value_term(x, y, weight: Any = 1.0) -> Term:
     """ψ(x_n) = y_n, mean-square with that weight (1/N, or μ/N₂ for a boundary). Regression with any number of outputs."""
     x, y = as_columns("x", x), as_columns("y", y)
     n, d = x.shape
@@ -67,7 +70,7 @@ def value_term(x, y, weight=1.0) -> Term:
 
 
 @float64
-def pde_term(x, c, f, weight=1.0) -> Term:
+def pde_term(x, c, f, weight: Any = 1.0) -> Term:
     """Σ_i c_i(x_n) ∂_i ψ(x_n) = f(x_n), mean-square with that weight; one tangent per coordinate, as in the paper."""
     x, c, f = as_columns("x", x), as_columns("c", c), as_columns("f", f)
     n, d = x.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -35,6 +36,7 @@ class Method(Protocol):
     @property
     def sigma(self) -> Activation: ...
     def init(self, key) -> Any: ...
+    def begin(self, network: Network) -> Any: ...
     def step(self, state) -> Any: ...
     def losses(self, state) -> tuple[Array, Array]: ...
     def network(self, state) -> Network: ...
@@ -187,6 +189,118 @@ def _on_grid(done: int, every: int | None) -> bool:
     return done == 0 or next_record(done - 1, every) == done
 
 
+class _Loop:
+    """The moving parts of `train`."""
+
+    def __init__(self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every):
+        self.method, self.seeds, self.states, self.validation, self.every = method, seeds, states, validation, every
+        self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
+        self.bound = bound(method.objective, method.sigma)[0]
+        self.batch, self.began = _batch(method, len(seeds)), time.perf_counter()
+        self.pace: float | None = None  # seconds per step of all seeds; unknown until the first call has been compiled
+        count = len(seeds)
+        if previous is None:
+            self.records: list[tuple] = []
+            self.done, self.status, self.reason = np.zeros(count, int), ["finished"] * count, [""] * count
+            self.current = self.measure(states)
+            self.active = np.isfinite(self.current[0])
+            for i in np.flatnonzero(~self.active):
+                self.status[i], self.reason[i] = "non-finite", "the loss of the starting point is not finite."
+            self.chosen, self.kept = np.zeros(count, int), states if validation is not None else None
+            self.record()
+            return
+        self.status, self.reason, self.kept = list(previous.status), list(previous.reason), previous.kept
+        self.records = list(zip(*(previous.history[name].T for name in self.names), strict=True))
+        self.done, self.current = self.records[-1][0].copy(), np.array(self.records[-1][2:])
+        self.active = np.array([status not in ("stalled", "non-finite") for status in self.status])
+        self.began -= float(self.records[-1][1].max())
+        if self.active.any() and not _on_grid(self.iteration, every):
+            self.records.pop()  # a run that had not stopped here would have no such record
+        self.chosen = np.minimum(previous.chosen, len(self.records) - 1)
+        for i in np.flatnonzero(self.active):
+            self.status[i] = "finished"
+
+    @property
+    def iteration(self) -> int:
+        """Steps taken by the seeds that still run."""
+        return int(self.done[self.active][0] if self.active.any() else self.done.max())
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def measure(self, states) -> np.ndarray:
+        return np.array([np.asarray(x) for x in _losses(self.method, states, self.validation)])
+
+    def record(self) -> None:
+        self.records.append((self.done.copy(), np.full(len(self.seeds), self.seconds), *self.current))
+        if self.validation is None:
+            self.chosen[:] = len(self.records) - 1
+            return
+        best = np.array([self.records[j][4][i] for i, j in enumerate(self.chosen)])
+        better = self.current[2] < best
+        self.chosen[better] = len(self.records) - 1
+        self.kept = _keep(jnp.asarray(better), self.states, self.kept)
+
+    def run(self) -> Run:
+        history = {name: np.stack([r[j] for r in self.records], axis=1) for j, name in enumerate(self.names)}
+        history["bound_ratio"] = _ratio(self.bound, history["loss"], history["mean_squared_loss"])
+        ends = tuple(self.status), tuple(self.reason)
+        return Run(self.method, self.seeds, self.states, history, *ends, self.chosen.copy(), self.kept)
+
+    def moment(self, recorded: bool) -> Moment:
+        loss, true = self.current[:2].copy()
+        return Moment(self.iteration, self.seconds, loss, true, _ratio(self.bound, loss, true), recorded, self.run)
+
+    def mark(self) -> None:
+        """Remember this moment (in one assignment): an interrupt may come anywhere in the next advance."""
+        copied = {name: copy.copy(value) for name, value in vars(self).items() if name not in ("records", "marked")}
+        self.marked = len(self.records), copied
+
+    def go_back(self) -> None:
+        length, copied = self.marked
+        vars(self).update(copied, records=self.records[:length])
+
+    def close(self, status: str, why: str) -> None:
+        for i in np.flatnonzero(self.active):
+            self.status[i], self.reason[i] = status, why
+
+    def advance(self, most: int, turn: float) -> None:
+        """Up to `most` steps, as many as fit into `turn` seconds; a seed that breaks is stopped at its last finite state."""
+        steps = min(most, 1 if self.pace is None else max(1, int(turn / self.pace)))
+        clock = time.perf_counter()
+        new = _chunk(self.method, self.states, steps, self.batch)
+        current = self.measure(new)
+        elapsed = time.perf_counter() - clock
+        self.pace = (elapsed if self.pace is not None else min(elapsed, TURN / 4)) / steps
+        for i in np.flatnonzero(self.active & ~np.isfinite(current[0])):
+            before = jax.tree.map(lambda x, i=i: x[i], self.states)
+            state, self.done[i], why = _find_fault(self.method, before, int(self.done[i]), steps)
+            self.states = jax.tree.map(lambda x, y, i=i: x.at[i].set(y), self.states, state)
+            self.current[:, i] = self.measure(self.states)[:, i]
+            self.status[i], self.reason[i], self.active[i] = "non-finite", why, False
+        self.states = _keep(jnp.asarray(self.active), new, self.states)
+        self.current = np.where(self.active, current, self.current)
+        self.done = self.done + steps * self.active
+
+    def stop_stalled(self, stall: float, patience: int) -> None:
+        """Judged by records on the grid alone, so that a run cut into pieces stops where an uncut one does."""
+        now = self.iteration
+        early = sum(r[0][self.active][0] <= now - patience for r in self.records)
+        if not early:
+            return
+        loss = np.array([r[2] for r in self.records])
+        before, since = loss[:early].min(0), loss[early:].min(0)
+        for i in np.flatnonzero(self.active):
+            if not since[i] < before[i] * (1 - stall):
+                self.reason[i] = f"the loss fell by less than a fraction {stall:g} in the last {patience} of {now} iterations."
+            elif self.validation is not None and self.chosen[i] < early:
+                self.reason[i] = f"the loss on the validation data did not fall in the last {patience} of {now} iterations."
+            else:
+                continue
+            self.active[i], self.status[i] = False, "stalled"
+
+
 @float64
 def train(
     method: Method,
@@ -211,128 +325,46 @@ def train(
     """
     if iterations < 0 or (record_every is not None and record_every < 1):
         raise ValueError(f"iterations={iterations} must not be negative, and record_every={record_every} must be at least 1.")
-    names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
-    constant = bound(method.objective, method.sigma)[0]
-    measure = lambda states: np.array([np.asarray(x) for x in _losses(method, states, validation)])  # noqa: E731
-    kept, began = None, time.perf_counter()
-    if previous is None:
+    if previous is not None:
+        numbers, states = previous.seeds, previous.states
+    else:
         numbers = tuple(int(s) for s in seeds) if isinstance(seeds, Iterable) else tuple(range(int(seeds)))
         if not numbers:
             raise ValueError("seeds is empty; give a number of seeds (at least 1) or the seed numbers.")
-        count = len(numbers)
-        if initial is None:
-            keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
-            states = _start(method, keys)
-        else:
-            given = {len(x) for x in jax.tree.leaves(initial)}
-            if given != {count}:
-                raise ValueError(f"initial has states for {sorted(given)} seeds, but seeds asks for {count}; they must be equal.")
-            states = initial
-        done, status, reason = np.zeros(count, int), ["finished"] * count, [""] * count
-        current = measure(states)
-        active = np.isfinite(current[0])
-        for i in np.flatnonzero(~active):
-            status[i], reason[i] = "non-finite", "the loss of the starting point is not finite."
-        records: list[tuple] = []
-        chosen, kept = np.zeros(count, int), states if validation is not None else None
-    else:
-        numbers, states, kept, chosen = previous.seeds, previous.states, previous.kept, previous.chosen.copy()
-        count, status, reason = len(numbers), list(previous.status), list(previous.reason)
-        records = list(zip(*(previous.history[name].T for name in names), strict=True))
-        done, current = records[-1][0].copy(), np.array(records[-1][2:])
-        active = np.array([s not in ("stalled", "non-finite") for s in status])
-        began -= float(records[-1][1].max())
-        if active.any() and not _on_grid(int(done[active][0]), record_every):
-            records.pop()  # a run that had not stopped here would have no such record
-        chosen = np.minimum(chosen, len(records) - 1)
-        for i in np.flatnonzero(active):
-            status[i] = "finished"
-    batch = _batch(method, count)
-
-    def record() -> None:
-        nonlocal kept
-        records.append((done.copy(), np.full(count, time.perf_counter() - began), *current))
-        if validation is None:
-            chosen[:] = len(records) - 1
-            return
-        best = np.array([records[j][4][i] for i, j in enumerate(chosen)])
-        better = (current[2] < best) | (len(records) == 1)
-        chosen[better] = len(records) - 1
-        kept = _keep(jnp.asarray(better), states, kept)
-
-    def snapshot() -> Run:
-        history = {name: np.stack([r[j] for r in records], axis=1) for j, name in enumerate(names)}
-        history["bound_ratio"] = _ratio(constant, history["loss"], history["mean_squared_loss"])
-        return Run(method, numbers, states, history, tuple(status), tuple(reason), chosen.copy(), kept)
-
-    def look(recorded: bool) -> bool:
-        if watch is None:
-            return False
-        ratio = _ratio(constant, current[0], current[1])
-        at = int(done[active][0]) if active.any() else int(done.max())
-        return bool(watch(Moment(at, time.perf_counter() - began, current[0], current[1], ratio, recorded, snapshot)))
-
-    def close(name: str, why: str) -> None:
-        for i in np.flatnonzero(active):
-            status[i], reason[i] = name, why
-
-    def check_stall() -> None:
-        """On records alone, so that a run cut into pieces stops where an uncut one does."""
-        now = int(done[active][0])
-        early = [j for j, r in enumerate(records) if r[0][active][0] <= now - patience] if now >= patience else []
-        if not early:
-            return
-        loss = np.array([r[2] for r in records])
-        before, since = loss[: early[-1] + 1].min(0), loss[early[-1] + 1 :].min(0)
-        for i in np.flatnonzero(active):
-            if not since[i] < before[i] * (1 - stall):
-                reason[i] = f"the loss fell by less than a fraction {stall:g} in the last {patience} of {now} iterations."
-            elif validation is not None and chosen[i] <= early[-1]:
-                reason[i] = f"the loss on the validation data did not fall in the last {patience} of {now} iterations."
-            else:
-                continue
-            active[i], status[i] = False, "stalled"
-
-    if not records:
-        record()
-    pace = None  # seconds per step of all seeds
+        given = {len(x) for x in jax.tree.leaves(initial)}
+        if initial is not None and given != {len(numbers)}:
+            raise ValueError(
+                f"initial has states for {sorted(given)} seeds, but seeds asks for {len(numbers)}; they must be equal."
+            )
+        keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
+        states = _start(method, keys) if initial is None else initial
+    loop = _Loop(method, numbers, states, validation, previous, record_every)
+    show = watch or (lambda moment: False)
     try:
-        stop = look(recorded=True)
-        while active.any() and (at := int(done[active][0])) < iterations:
-            spent = time.perf_counter() - began
+        loop.mark()
+        stop = show(loop.moment(recorded=True))
+        while loop.active.any() and loop.iteration < iterations:
+            at, left = loop.iteration, math.inf if seconds is None else seconds - loop.seconds
             if stop:
-                close("stopped", f"stopped by the callback after {at} iterations.")
+                loop.close("stopped", f"stopped by the callback after {at} iterations.")
                 break
-            if seconds is not None and spent >= seconds:
-                close("out of time", f"the time was up ({seconds:g} s) after {at} of {iterations} iterations.")
+            if left <= 0:
+                loop.close("out of time", f"the time was up ({seconds:g} s) after {at} of {iterations} iterations.")
                 break
             goal = min(next_record(at, record_every), iterations)
-            turn = TURN if seconds is None else min(TURN, seconds - spent)
-            steps = min(goal - at, 1 if pace is None else max(1, int(turn / pace)))
-            clock = time.perf_counter()
-            new = _chunk(method, states, steps, batch)
-            new_current = measure(new)
-            elapsed = time.perf_counter() - clock
-            # The first call includes the compilation; its pace would be far too slow.
-            pace = (TURN / 4 if elapsed > TURN / 4 else elapsed) / steps if pace is None else elapsed / steps
-            for i in np.flatnonzero(active & ~np.isfinite(new_current[0])):
-                state, done[i], why = _find_fault(method, jax.tree.map(lambda x, i=i: x[i], states), int(done[i]), steps)
-                states = jax.tree.map(lambda x, y, i=i: x.at[i].set(y), states, state)
-                current[:, i] = measure(states)[:, i]
-                status[i], reason[i], active[i] = "non-finite", why, False
-            states = _keep(jnp.asarray(active), new, states)
-            current = np.where(active, new_current, current)
-            done = done + steps * active
-            reached = at + steps
-            if recorded := reached == goal or not active.any():
-                record()
-                if active.any() and _on_grid(reached, record_every):
-                    check_stall()
-            stop = look(recorded)
+            loop.advance(goal - at, min(TURN, left))
+            if recorded := loop.iteration == goal or not loop.active.any():
+                loop.record()
+                if loop.active.any() and _on_grid(goal, record_every):
+                    loop.stop_stalled(stall, patience)
+            loop.mark()
+            stop = show(loop.moment(recorded))
     except KeyboardInterrupt:
-        close("interrupted", f"interrupted after {int(done[active][0]) if active.any() else int(done.max())} iterations.")
-    if np.any(done != records[-1][0]):
-        record()
-    for i in np.flatnonzero(active & (np.array(status) == "finished")):
-        reason[i] = f"ran all {iterations} iterations."
-    return snapshot()
+        loop.go_back()
+        loop.close("interrupted", f"interrupted after {loop.iteration} iterations.")
+    if np.any(loop.done != loop.records[-1][0]):
+        loop.record()
+    for i, status in enumerate(loop.status):
+        if status == "finished":
+            loop.reason[i] = f"ran all {iterations} iterations."
+    return loop.run()

@@ -10,6 +10,11 @@ import sapm
 ORDER = [
     "sapm.jet",
     "sapm.network",
+    "sapm.term",
+    "sapm.domain",
+    "sapm.equation",
+    "sapm.characteristics",
+    "sapm.samples",
     "sapm.problem",
     "sapm.objective",
     "sapm.lstsq",
@@ -17,7 +22,16 @@ ORDER = [
     "sapm.blocks",
     "sapm.methods.alternating",
     "sapm.methods.descent",
+    "sapm.methods.polish",
     "sapm.train",
+    "sapm.methods.build",
+    "sapm.store",
+    "sapm.solution",
+    "sapm.report",
+    "sapm.result",
+    "sapm.progress",
+    "sapm.solver",
+    "sapm.estimator",
     "sapm.__main__",
 ]
 
@@ -30,11 +44,20 @@ def test_modules_import_only_upwards():
     assert sorted(modules) == sorted(ORDER)
     for name, path in modules.items():
         for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Import) and any(a.name.startswith("sapm") for a in node.names)), name
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sapm"):
                 for imported in [f"{node.module}.{a.name}" for a in node.names] if node.module == "sapm" else [node.module]:
                     assert ORDER.index(imported) < ORDER.index(name), f"{name} imports {imported}"
 
 
 def test_import_leaves_jax_as_it_was():
-    code = "import jax, jax.numpy as jnp, sapm.train; assert jnp.ones(1).dtype == 'float32' and not jax.config.jax_enable_x64"
+    """Nothing heavy is loaded by `import sapm`, nor by the names one uses, until a figure or an estimator is asked for."""
+    code = """
+import sys, sapm
+assert not {"jax", "numpy", "matplotlib", "sklearn"} & set(sys.modules)
+sapm.solve, sapm.PDE, sapm.load, sapm.resume
+assert not {"matplotlib", "sklearn", "safetensors"} & set(sys.modules)
+import jax, jax.numpy as jnp
+assert jnp.ones(1).dtype == "float32" and not jax.config.jax_enable_x64
+"""
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -60,10 +60,10 @@ class Faulty(Alternating):
 
         return [*super().blocks()[:-1], ("block b of layer 1", spoil)]
 
-    def step(self, work):
+    def step(self, state):
         for _, block in self.blocks():
-            work = block(work)
-        return work
+            state = block(state)
+        return state
 
 
 def test_a_failing_seed_harms_no_other():

@@ -76,18 +76,24 @@ class Alternating(eqx.Module):
 
     def init(self, key) -> Work:
         k_weights, k_start = jax.random.split(key)
-        network = initialise(k_weights, self.widths, self.sigma, self.weights)
+        return self._at(k_start, initialise(k_weights, self.widths, self.sigma, self.weights), self.start)
+
+    def begin(self, network: Network) -> Work:
+        """The state at a given network, with the auxiliary variables of its forward pass."""
+        return self._at(jax.random.key(0), network, "forward")
+
+    def _at(self, key, network: Network, start: str) -> Work:
         network = network.widen_input(self.objective.terms[0].x.value.shape[1]) if self.loop else network.unstacked()
-        return prepare(self.objective, start_point(k_start, self.objective, network, self.start))
+        return prepare(self.objective, start_point(key, self.objective, network, start))
 
-    def step(self, work: Work) -> Work:
-        return sweep(self.objective, work, self.order)
+    def step(self, state: Work) -> Work:
+        return sweep(self.objective, state, self.order)
 
-    def losses(self, work: Work):
-        return actual_loss(self.objective, work), true_loss(self.objective, work.network)
+    def losses(self, state: Work):
+        return actual_loss(self.objective, state), true_loss(self.objective, state.network)
 
-    def network(self, work: Work) -> Network:
-        return work.network.narrow_input(self.widths[0])
+    def network(self, state: Work) -> Network:
+        return state.network.narrow_input(self.widths[0])
 
     def blocks(self) -> list[tuple[str, Callable]]:
         def one(block, l):
@@ -106,11 +112,12 @@ def alternating(
     start: str = "uniform",
     joint: bool = False,
     shared: bool = False,
+    loop: bool | None = None,
 ) -> Alternating:
     """The paper's method for this objective: Algorithm 2 if it has a PDE term, Algorithm 1 otherwise.
 
     `joint` solves W_l and b_l together instead of one after the other; `shared` steps all a_l of
-    a term by one length instead of a length for each sample.
+    a term by one length instead of a length for each sample. `loop`: see `Alternating`; by default as measured to be faster.
     """
     if obj.model not in ("pm", "sapm"):
         raise ValueError(f"the alternating method separates layers, so it needs model 'pm' or 'sapm', not {obj.model!r}.")
@@ -132,7 +139,8 @@ def alternating(
             f"order has {wrong[0]}; blocks are {', '.join(BLOCKS)}, at layers 1..{obj.depth} (a: below {obj.depth})."
         )
     pde = any(term.is_pde for term in obj.terms)
-    loop = obj.depth > (3 if pde else 12)  # measured: below, apart is 15-30 % faster; PDE programs are too long for it
+    if loop is None:
+        loop = obj.depth > (3 if pde else 12)  # measured: below, apart is 15-30 % faster; PDE programs are too long for it
     if loop and widths[0] < widths[1]:
         obj = replace(obj, terms=tuple(term.widen_input(widths[1]) for term in obj.terms))
     return Alternating(obj, tuple(widths), sigma, tuple(order), init, start, loop)

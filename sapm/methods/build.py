@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
 from sapm.domain import nearest
-from sapm.jet import ACTIVATIONS, Activation
+from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import OPTIMISERS, descent
-from sapm.network import INITIALISERS
+from sapm.methods.polish import Polished
+from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
 from sapm.samples import Samples
 from sapm.train import Method
@@ -14,7 +21,7 @@ from sapm.train import Method
 METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
 ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0}
 OPTIONS = {  # name → default, for every method
-    "alternating": {"joint": False, "shared": False, "order": None},
+    "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None},
     "gd": {"learning_rate": 0.1, "halving": 1e4},
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
     "lbfgs": {},
@@ -38,9 +45,13 @@ def resolve(model: str, method: str) -> str:
     if method == "auto":
         return "lbfgs" if model == "ls" else "alternating"
     if model == "ls" and method == "alternating":
-        raise ValueError("model='ls' has no auxiliary variables, so method='alternating' cannot train it; use 'lbfgs', 'adam' or 'gd'.")
+        raise ValueError(
+            "model='ls' has no auxiliary variables, so method='alternating' cannot train it; use 'lbfgs', 'adam' or 'gd'."
+        )
     if model != "ls" and method == "gd":
-        raise ValueError(f"method='gd' is the paper's baseline for model='ls'; for model={model!r} use 'alternating', 'adam' or 'lbfgs'.")
+        raise ValueError(
+            f"method='gd' is the paper's baseline for model='ls'; for model={model!r} use 'alternating', 'adam' or 'lbfgs'."
+        )
     return method
 
 
@@ -53,18 +64,20 @@ def resolve_options(method: str, given: dict | None) -> dict:
         if name in LATER:
             raise ValueError(f"options has {name!r}: {LATER[name]}.")
         if name not in known:
-            raise ValueError(f"options has {name!r}, which {method} does not know; it has {', '.join(known)}." + nearest(name, known))
+            raise ValueError(
+                f"options has {name!r}, which {method} does not know; it has {', '.join(known)}." + nearest(name, known)
+            )
     options = known | (given or {})
-    every, patience = options["record_every"], options["patience"]
-    for name in ("record_every", "patience"):
-        value = options[name]
+    for name in ("record_every", "patience", "polish_after"):
+        value = options.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least 1.")
-    del every, patience
     for name in ("stall", "l2", "learning_rate", "halving"):
         value, least = options.get(name, 1.0), name in ("stall", "l2")
         if isinstance(value, (bool, str)) or not (0 < value < float("inf") or (least and value == 0)):
-            raise ValueError(f"options has {name}={value!r}; it must be a {'non-negative' if least else 'positive'}, finite number.")
+            raise ValueError(
+                f"options has {name}={value!r}; it must be a {'non-negative' if least else 'positive'}, finite number."
+            )
     return options
 
 
@@ -103,4 +116,20 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
             obj, widths, sigma, config["method"], options.get("learning_rate", 1.0), options.get("halving", 1.0), **common
         )
     order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
-    return alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], **common)
+    few = options["polish_after"] is not None  # then a short compilation counts for more than quick sweeps
+    sweeps = alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], loop=few or None, **common)
+    if not few:
+        return sweeps
+    plain = descent(replace(obj, model="ls"), widths, sigma, "lbfgs", 1.0, 1.0, init=config["init"])
+    return Polished(sweeps, plain, jnp.asarray(options["polish_after"]))
+
+
+@float64
+def start_at(method, networks: Sequence[Sequence[tuple]], sigma: Activation):
+    """States of the method for every network given by its weights: a start that is not random."""
+    states = []
+    for weights in networks:
+        first, *others = ((jnp.asarray(W), jnp.asarray(b)) for W, b in weights)
+        wide = jnp.pad(first[0], ((0, 0), (0, method.widths[0] - first[0].shape[1])))
+        states.append(method.begin(Network.of([(wide, first[1]), *others], sigma)))
+    return jax.tree.map(lambda *x: jnp.stack(x), *states)

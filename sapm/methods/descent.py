@@ -40,7 +40,7 @@ class Descent(eqx.Module):
 
     def _optimiser(self) -> optax.GradientTransformationExtraArgs:
         if self.name == "lbfgs":
-            return optax.lbfgs()
+            return optax.lbfgs(memory_size=20)
 
         def rate(count):  # optax's own schedules want a concrete rate; this one may change without a recompilation
             return self.rate * 0.5 ** (count / self.halving)
@@ -58,6 +58,15 @@ class Descent(eqx.Module):
         variables = network
         if self.objective.model != "ls":
             variables = start_point(k_start, self.objective, network, self.start)
+        return self._at(variables)
+
+    def begin(self, network: Network) -> DescentState:
+        """The state at a given network, with the auxiliary variables (if any) of its forward pass."""
+        if self.objective.model == "ls":
+            return self._at(network)
+        return self._at(start_point(jax.random.key(0), self.objective, network, "forward"))
+
+    def _at(self, variables: Network | Point) -> DescentState:
         return DescentState(variables, self._optimiser().init(variables))  # type: ignore[arg-type]
 
     def step(self, state: DescentState) -> DescentState:

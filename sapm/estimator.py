@@ -1,0 +1,148 @@
+"""A scikit-learn regressor on the same engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sapm.problem import Regression
+from sapm.samples import pad
+from sapm.solver import execute, plan
+
+ITERATIONS, PATIENCE = 1000, 100
+SMALL = 20  # fewer samples than this: none is set aside for validation
+
+
+class SAPMRegressor(RegressorMixin, BaseEstimator):
+    """A deep network that needs no tuning: inputs and targets are scaled inside, and there is no learning rate.
+
+    Minimises mean square error (of scaled targets) + alpha · Σ_l ‖W_l‖². method="auto" starts with sweeps on the separated layers
+    (model="sapm" or "pm"), then minimises that loss itself by L-BFGS; other methods and models are those of `sapm.solve`.
+
+    Parameters
+    ----------
+    depth, width, activation : layers, units in each hidden one, "tanh" | "sin" | "relu" | "sigmoid" | "softplus" or a function.
+    model, method : as in `sapm.solve`.
+    max_iter : iterations at most (default 1000).
+    n_init : networks trained side by side from different starts; the best on the validation part (else by loss) is kept.
+    random_state : seed of the starts and of the validation split.
+    alpha : ℓ² penalty; 0 interpolates.
+    early_stopping : set a part of the data aside, stop when the error there has not fallen for 100 iterations, and keep the best
+        network. Not done with fewer than 20 samples.
+    validation_fraction : that part.
+    scale : standardise inputs and targets.
+    warm_start : start the next fit from the networks of the last one.
+    options : more settings for the method, as in `sapm.solve`.
+    """
+
+    def __init__(
+        self,
+        depth=6,
+        width=20,
+        activation="tanh",
+        model="sapm",
+        method="auto",
+        max_iter=None,
+        n_init=1,
+        random_state=0,
+        *,
+        alpha=1e-2,
+        early_stopping=True,
+        validation_fraction=0.1,
+        scale=True,
+        warm_start=False,
+        options=None,
+    ):
+        self.depth = depth
+        self.width = width
+        self.activation = activation
+        self.model = model
+        self.method = method
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.random_state = random_state
+        self.alpha = alpha
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.scale = scale
+        self.warm_start = warm_start
+        self.options = options
+
+    def fit(self, X, y):
+        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
+        X, Y = np.asarray(X), np.asarray(y, np.float64).reshape(len(X), -1)
+        networks = None
+        if self.warm_start and hasattr(self, "result_"):
+            networks = self._previous(X.shape[1], Y.shape[1])
+        self._y_ndim = np.ndim(y)
+        draw = check_random_state(self.random_state).randint(2**31 - 1, size=2)
+        self.x_mean_, self.x_scale_ = _scaling(X) if self.scale else (np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        self.y_mean_, self.y_scale_ = _scaling(Y) if self.scale else (np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
+        X, Y = (X - self.x_mean_) / self.x_scale_, (Y - self.y_mean_) / self.y_scale_
+        validation = None
+        if self.early_stopping and len(X) >= SMALL:
+            parts = train_test_split(X, Y, test_size=self.validation_fraction, random_state=int(draw[0]))
+            X, X_held, Y, Y_held = (np.asarray(part) for part in parts)
+            validation = (X_held, Y_held)
+        names = [f"x{i}" for i in range(1, X.shape[1] + 1)]
+        problem = Regression(X, Y, validation=validation, names=names)
+        config, sigma = plan(
+            problem,
+            self.depth,
+            self.width,
+            self.activation,
+            model=self.model,
+            method=self.method,
+            max_iter=ITERATIONS if self.max_iter is None else self.max_iter,
+            seeds=self.n_init,
+            key=int(draw[1]),
+            options={"l2": self.alpha, "patience": PATIENCE} | (self.options or {}),
+        )
+        samples = pad(problem.samples(), _rows, _columns)
+        self.result_ = execute(problem, samples, config, sigma, progress=False, networks=networks)
+        run = self.result_.run
+        self.certificate_ = self.result_.certificate
+        self.n_iter_ = int(run.history["iteration"][run.best, -1])
+        self.loss_curve_ = run.history["loss"][run.best].tolist()
+        if validation is not None:
+            self.validation_curve_ = run.history["validation_loss"][run.best].tolist()
+        return self
+
+    def _previous(self, inputs: int, outputs: int) -> list:
+        """The weights to start from again."""
+        weights = [u.weights for u in self.result_.seeds]
+        if len(weights) != self.n_init or (weights[0][0][0].shape[1], len(weights[0][-1][1])) != (inputs, outputs):
+            raise ValueError(
+                "warm_start needs as many inputs, outputs and networks (n_init) as in the last fit; set warm_start=False."
+            )
+        return weights
+
+    def predict(self, X):
+        check_is_fitted(self, "result_")
+        X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        Y = self.result_.best((X - self.x_mean_) / self.x_scale_).reshape(len(X), -1) * self.y_scale_ + self.y_mean_
+        return Y[:, 0] if self._y_ndim == 1 else Y
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+
+def _scaling(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean, spread = a.mean(0), a.std(0)
+    return mean, np.where(spread > 1e-12 * (1 + np.abs(mean)), spread, 1.0)
+
+
+def _rows(n: int) -> int:
+    """Samples are padded to 64, 128, 256, …, so that fits of like size share compiled programs."""
+    return max(64, 1 << (n - 1).bit_length())
+
+
+def _columns(d: int) -> int:
+    """Inputs are padded to 4, 16, 64, …"""
+    return max(4, 4 ** int(np.ceil(np.log(d) / np.log(4) - 1e-9)))

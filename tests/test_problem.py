@@ -1,0 +1,121 @@
+"""Domains, points and equations: what is read off a residual is exact, and what is ill posed is said."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import rotation, transport, turned, wave
+from scipy import stats
+
+import sapm
+from sapm.characteristics import reference
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+def test_paper_points():
+    """Halton base 2 from index 0 mapped to [-1, 1]: the paper's variance and mean square; test points are the next ones."""
+    f = sapm.Function(sapm.Box(x=(-1, 1)), lambda p: jnp.sin(p.x**2))
+    samples = f.samples(100, None, 1000)
+    y = np.asarray(samples.terms[0].y)
+    assert abs(np.var(y) - 7.0535e-2) < 1e-6 and abs(np.mean(y**2) - 0.16713) < 1e-5
+    x = np.asarray(samples.terms[0].x.value)
+    assert x[0, 0] == -1 and len(x) == 100 and len(samples.test["x"]) == 1000
+    assert not set(x[:, 0]) & set(samples.test["x"][:, 0])
+
+
+def test_ball_points_are_uniform():
+    ball = sapm.Ball(10, radius=2.0)
+    x = ball.points(4000)
+    radius = np.linalg.norm(x, axis=1) / 2
+    assert stats.kstest(radius**10, "uniform").pvalue > 0.01  # the radius of a uniform point in the 10-ball
+    assert np.abs(x.mean(0)).max() < 0.05 and ball.names[0] == "x1" and ball.names[-1] == "x10"
+    surface = ball.face_points("surface", 50)
+    assert np.allclose(np.linalg.norm(surface, axis=1), 2) and set(ball.face_of(surface)) == {"surface"}
+
+
+def test_equation_is_read_off_exactly():
+    """c and f to the last bit, whatever way the residual is written."""
+    pde = transport()
+    x = pde.domain.points(50, 1)
+    c, f = pde.equation.form(x)
+    t, x1 = x.T
+    assert np.array_equal(c, np.c_[np.ones(50), -(t + x1 + 1.5)])
+    assert np.allclose(f, np.exp(t) * (np.sin(x1) - (t + x1 + 1.5) * np.cos(x1)), rtol=1e-14, atol=1e-14)
+
+    def branching(p, u):  # plain Python and NumPy, no tracing possible
+        speed = 2.0 if p.x > 0 else 1.0
+        return u.t + speed * u.d("x") - np.sin(p.x)
+
+    other = transport(residual=branching, exact=None)
+    c, f = other.equation.form(x)
+    assert np.array_equal(c[:, 1], np.where(x1 > 0, 2.0, 1.0)) and np.allclose(f, np.sin(x1), rtol=1e-15)
+    with jax.enable_x64(True):
+        assert np.allclose([other.equation.pointwise()(row) for row in x[:5]], np.c_[c, f][:5], atol=1e-15)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=4, max_size=4))
+def test_any_linear_residual(numbers):
+    a, b, q, r = numbers
+    pde = sapm.equation.Equation.read(
+        lambda p, u: (a * p.x + b) * u.x - jnp.where(p.t > 0.5, q, r) * 2 * u.t + u.x - b, ("t", "x"), np.array([[0.3, 0.2]])
+    )
+    c, f = pde.form(np.array([[0.7, 0.5]]))
+    assert np.allclose(c, [[-2 * q, a * 0.5 + b + 1]], rtol=1e-13, atol=1e-13) and np.allclose(f, [b], atol=1e-15)
+
+
+def test_inflow_is_found():
+    """1-D transport: all of x = 1. Rotation: half of every side. A residual with the other sign is the same equation."""
+    pde = transport()
+    x = pde.boundary(pde.conditions[1], 40)
+    assert np.all(x[:, 1] == 1) and len(np.unique(x[:, 0])) == 40
+    for sign in (1.0, -1.0):
+        turning = rotation(sign=sign)
+        x = turning.boundary(turning.conditions[1], 400)
+        faces = turning.domain.face_of(x)
+        assert {face: abs(faces.count(face) - 100) <= 2 for face in set(faces)} == dict.fromkeys(["x-", "x+", "y-", "y+"], True)
+        for face, (_, px, py) in zip(faces, x, strict=True):
+            normal = {"x-": (-1, 0), "x+": (1, 0), "y-": (0, -1), "y+": (0, 1)}[face]
+            assert normal[0] * -py + normal[1] * px < 0
+
+
+def test_conditions_share_one_term():
+    """Points split evenly; each condition's own weight inside the one boundary term of weight mu."""
+    pde = transport(conditions=[sapm.Initial(wave, weight=3.0), sapm.Inflow(wave, points=5), sapm.Dirichlet(wave, faces="x-")])
+    term = pde.samples(10, 30, 0, mu=2.0).terms[1]
+    assert term.y.shape == (25, 1)  # 10, 5 as told, 10
+    assert np.allclose(np.asarray(term.weight) * 25, 2.0 * np.r_[np.full(10, 3.0), np.ones(15)])
+    given = np.array([[0.25, 1.0], [0.5, 1.0]])
+    pde = transport(conditions=[sapm.Initial(wave), sapm.Inflow(wave, points=given)])
+    assert np.array_equal(np.asarray(pde.samples(10, 8, 0).terms[1].x.value)[-2:], given)
+
+
+@pytest.mark.parametrize("make", [transport, rotation])
+def test_reference_equals_exact(make):
+    """One ODE along each characteristic gives the solution without `exact`."""
+    pde = make()
+    samples = pde.samples(20, 10, 40)
+    assert np.max(np.abs(reference(pde, samples.test["x"]) - samples.test["y"][:, 0])) < 1e-8
+
+
+def test_ill_posed_is_said():
+    """Where no characteristic brings data, and why."""
+    with pytest.warns(UserWarning, match=r"comes from the face 'x-' at \(t=.*, x=-1\), where no condition is given"):
+        pde = sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.x, [sapm.Initial(lambda p: p.x)])
+    assert np.isnan(reference(pde, np.array([[0.9, -0.8]]))).all()
+    with pytest.warns(UserWarning, match="never reaches the boundary"):
+        sapm.PDE(sapm.Ball(2), lambda p, u: -p.x2 * u.x1 + p.x1 * u.x2, [sapm.Dirichlet(lambda p: p.x1)])
+    steady = sapm.PDE(sapm.Ball(2), lambda p, u: u.x1 + 0.5 * u.x2, [sapm.Inflow(lambda p: p.x1)])
+    assert steady.ill_posed == "" and len(steady.samples(20, 10, 5).terms[1].y) == 10
+
+
+def test_functions_may_branch_and_have_several_outputs():
+    f = sapm.Function(sapm.Box(x=(-1, 1)), lambda p: [1.0, p.x] if p.x > 0 else [0.0, np.sin(p.x)])
+    y = np.asarray(f.samples(8, None, 0).terms[0].y)
+    assert y.shape == (8, 2) and set(y[:, 0]) == {0.0, 1.0}
+    assert rotation().equation.traced and turned.__name__ == "turned"

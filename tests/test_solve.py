@@ -1,0 +1,229 @@
+"""One call, one result: budgets, callbacks, interrupts, solutions as functions, tables, figures, and the user's JAX left alone."""
+
+import html.parser
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import SMALL, curve, rotation, transport
+from rich.console import Console
+
+import sapm
+from sapm import progress, train
+from sapm.jet import Jet
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+@pytest.fixture(scope="module")
+def solved():
+    return sapm.solve(transport(), **SMALL, max_iter=30)
+
+
+def test_result_at_a_glance(solved):
+    """Every part of a result, and that they agree with each other."""
+    h, rows = solved.history, solved.table
+    assert h["loss"].shape == h["bound_ratio"].shape == (2, 31) and list(h["iteration"][0]) == list(range(31))
+    assert np.all(np.diff(h["loss"]) <= 1e-12 * h["loss"][:, :-1]) and np.all(h["bound_ratio"] <= 1)
+    best = int(np.argmin(h["loss"][:, -1]))
+    assert solved.best is solved.seeds[best] and solved.best.seed == best
+    for i, row in enumerate(rows):
+        assert row["initial_loss"] == h["loss"][i, 0] and row["loss"] == h["loss"][i, -1]
+        assert row["status"] == "finished" and row["reason"] == "ran all 30 iterations."
+        x, y = solved.samples.test["x"], solved.samples.test["y"][:, 0]
+        error = np.linalg.norm(solved.seeds[i](x) - y) / np.linalg.norm(y)
+        assert row["solution_error"] == pytest.approx(error, rel=1e-12) and row["test_residual"] > 0
+    assert solved.certificate.holds and solved.certificate.ratio == pytest.approx(
+        h["bound_ratio"][best, -1] * solved.certificate.bound
+    )
+    text = str(solved.summary())
+    assert "Theorem 3 holds" in text and "solution error" in text and f"{rows[0]['loss']:.2e}" in text
+    assert "2 seeds" in repr(solved)
+    with pytest.raises(AttributeError):
+        solved.run = None
+
+
+def test_reference_error_needs_no_exact(solved):
+    n = len(solved.samples.test["x"])
+    assert solved.reference_error(n) == pytest.approx(solved.table[solved.run.best]["solution_error"], abs=1e-8)
+    assert solved.reference_error(n, seed=0) == pytest.approx(solved.table[0]["solution_error"], abs=1e-8)
+
+
+def test_solutions_are_functions(solved):
+    """Scalars, lists and arrays broadcast; derivatives are the network's own; JAX in, JAX out, in the caller's precision."""
+    u, xs = solved.best, np.linspace(-1, 1, 7)
+    grid = u(t=np.array([[0.0], [0.5]]), x=xs)
+    assert grid.shape == (2, 7) and grid.dtype == np.float64 and isinstance(grid, np.ndarray)
+    assert np.ndim(u(t=0.5, x=1)) == 0 and u(t=0.5, x=xs[3]) == pytest.approx(grid[1, 3], rel=1e-14)
+    assert np.array_equal(u(np.c_[np.full(7, 0.5), xs]), u(t=0.5, x=list(xs)))
+    step = 1e-6
+    slope = (u(t=0.5, x=xs + step) - u(t=0.5, x=xs - step)) / (2 * step)
+    assert np.allclose(u.d("x")(t=0.5, x=xs), slope, rtol=1e-6, atol=1e-8)
+    bend = (u.d("x")(t=0.5, x=xs + step) - u.d("x")(t=0.5, x=xs - step)) / (2 * step)
+    assert np.allclose(u.d("x", "x")(t=0.5, x=xs), bend, rtol=1e-5, atol=1e-7)
+    assert np.allclose(u.d("t", "x")(t=0.5, x=xs), u.d("x").d("t")(t=0.5, x=xs), rtol=1e-12)
+    with jax.enable_x64(True):
+        jet = Jet(jnp.array([[0.5, 0.2]]), jnp.eye(2)[None])
+        assert np.allclose(solved.run.network(solved.run.best)(jet).tangents[0, :, 0], [u.d(n)(t=0.5, x=0.2) for n in "tx"])
+    single = jax.jit(lambda x: u(t=0.5, x=x))(jnp.asarray(xs, jnp.float32))
+    assert isinstance(single, jax.Array) and single.dtype == jnp.float32 and np.allclose(single, grid[1], atol=1e-5)
+    gradient = jax.grad(lambda x: u(t=0.5, x=x))(jnp.float32(0.3))
+    assert gradient == pytest.approx(u.d("x")(t=0.5, x=0.3), rel=1e-4)
+    assert [W.shape for W, _ in u.weights] == [(4, 2), (1, 4)] and isinstance(u.weights[0][0], np.ndarray)
+    assert u(np.zeros((0, 2))).shape == (0,) and u(np.zeros((70000, 2))).shape == (70000,)
+
+
+def test_users_precision_is_left_alone(solved):
+    """Float32 before, float32 after; a compiled function of the user's is not compiled again."""
+    count = 0
+
+    @jax.jit
+    def mine(x):
+        nonlocal count
+        count += 1
+        return x * 2
+
+    x = jnp.ones(3)
+    assert mine(x).dtype == jnp.float32
+    sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=1, progress=False)
+    solved.best(t=0.5, x=0.1)
+    assert mine(x).dtype == jnp.float32 and count == 1 and not jax.config.jax_enable_x64
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_seeds_are_their_own(solved):
+    """Seed s draws from fold_in(key, s), whoever runs beside it; another key is another start."""
+    other = sapm.solve(transport(), **(SMALL | {"seeds": [7, 1]}), max_iter=0)
+    assert np.array_equal(other.history["loss"][1], solved.history["loss"][1, :1])
+    assert other.seeds[0].seed == 7 and other.best.seed in (7, 1)
+    moved = sapm.solve(transport(), **(SMALL | {"seeds": [1]}), max_iter=0, key=5)
+    assert moved.history["loss"][0, 0] != other.history["loss"][1, 0]
+
+
+def test_budgets_and_callbacks():
+    """By iterations, by seconds, by the callback, by stagnation: each end has its reason."""
+    seen = []
+
+    def stop(state):
+        seen.append((state.iteration, state.loss.copy()))
+        assert state.result().history["loss"].shape == (2, len(seen))
+        return state.iteration >= 5
+
+    result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=50, on_record=stop, progress=False)
+    assert [s[0] for s in seen] == [0, 1, 2, 3, 4, 5] and np.array_equal(seen[-1][1], result.history["loss"][:, -1])
+    assert result.table[0]["status"] == "stopped" and result.table[0]["reason"] == "stopped by the callback after 5 iterations."
+    result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=10**9, max_seconds=2, progress=False)
+    assert result.table[0]["status"] == "out of time" and result.history["seconds"][0, -1] < 4
+    options = {"stall": 0.5, "patience": 20}
+    result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=2000, options=options, progress=False)
+    assert {row["status"] for row in result.table} == {"stalled"} and result.history["iteration"].max() < 2000
+
+
+def test_interrupt_returns_what_there_is():
+    """Ctrl-C in the middle of a compiled call: the result so far, consistent, with its reason."""
+    timer = []
+
+    def start_timer(state):
+        if state.iteration == 3:
+            timer.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)))
+            timer[0].start()
+
+    result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=10**9, on_record=start_timer, progress=False)
+    done = int(result.history["iteration"][0, -1])
+    assert result.table[0]["status"] == "interrupted" and result.table[0]["reason"] == f"interrupted after {done} iterations."
+    with jax.enable_x64(True):
+        losses = train._losses(result.run.method, result.run.states, None)
+    assert np.array_equal(losses[0], result.history["loss"][:, -1]) and done > 3
+
+
+def test_progress_is_silent_off_a_terminal(capfd, monkeypatch):
+    """Nothing is printed here; on a terminal there is a line with the losses and the share of the bound."""
+    sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=3)
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(progress, "Console", lambda **kwargs: Console(force_terminal=True, width=120, stderr=True))
+    sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=3)
+    shown = capfd.readouterr().err
+    assert "SAPM" in shown and "3/3" in shown and "of the bound" in shown
+    sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=3, progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "wanted"),
+    [("ls", "auto", "lbfgs"), ("ls", "adam", "adam"), ("sapm", "lbfgs", "lbfgs"), ("pm", "auto", "alternating")],
+)
+def test_models_and_methods(model, method, wanted):
+    result = sapm.solve(curve(), depth=3, width=4, seeds=2, max_iter=30, model=model, method=method, progress=False)
+    assert result.config["method"] == wanted and np.all(result.history["loss"][:, -1] < result.history["loss"][:, 0])
+    assert result.certificate.holds is {"ls": True, "pm": None, "sapm": True}[model]
+
+
+def test_polish_lowers_the_true_loss():
+    """Sweeps, then L-BFGS from the network they found: the actual loss is the true one from there on."""
+    options = {"polish_after": 5}
+    result = sapm.solve(
+        curve(), depth=3, width=6, seeds=2, max_iter=60, start="noise", init="xavier", options=options, progress=False
+    )
+    loss, true = result.history["loss"], result.history["mean_squared_loss"]
+    assert np.all(loss[:, 6:] == true[:, 6:]) and np.all(loss[:, :5] != true[:, :5])
+    assert np.all(true[:, -1] < 2e-2 * true[:, 5])
+    sweeps = sapm.solve(
+        curve(), depth=3, width=6, seeds=2, max_iter=5, start="noise", init="xavier", method="alternating", progress=False
+    )
+    assert np.allclose(sweeps.history["loss"], loss[:, :6], rtol=1e-8)
+
+
+def test_problems_nobody_tuned_for():
+    """A rotation in 2+1 dimensions, a jump in the inflow, five inputs and two outputs: reported, finite, falling."""
+    turning = sapm.solve(rotation(), **(SMALL | {"depth": 3, "width": 6}), max_iter=50)
+    assert all(np.isfinite(row["solution_error"]) for row in turning.table) and turning.certificate.holds
+    jump = transport(conditions=[sapm.Initial(lambda p: 0.0), sapm.Inflow(lambda p: 1.0 if p.t < 0.5 else 0.0)], exact=None)
+    result = sapm.solve(jump, **SMALL, max_iter=20)
+    assert result.table[0]["solution_error"] is None and 0 < result.reference_error(20) < 10
+    X = np.random.default_rng(0).uniform(-1, 1, (80, 5))
+    Y = np.c_[np.sin(X @ [1, 2, 0, 1, -1]), X[:, 0] * X[:, 1]]
+    result = sapm.solve(
+        sapm.Regression(X[:60], Y[:60], test=(X[60:], Y[60:])), depth=3, width=8, seeds=2, max_iter=50, progress=False
+    )
+    assert result.best(X).shape == (80, 2) and result.best(x1=0, x2=0, x3=0, x4=0, x5=0).shape == (2,)
+    assert np.isfinite(result.table[0]["test_error"]) and result.best.d("x2")(X).shape == (80, 2)
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_figures_and_report(solved, tmp_path):
+    """Every figure draws what it says; the page holds all of them and nothing from outside."""
+    loss = solved.plot("loss").axes[0]
+    best = [line for line in loss.lines if "best" in str(line.get_label())][0]
+    assert np.array_equal(best.get_ydata(), solved.history["loss"][solved.run.best])
+    bound = solved.plot("bound").axes[0]
+    labels = [line.get_label() for line in bound.lines]
+    assert labels[1:] == ["true loss", "actual loss"] and labels[0].startswith("bound: ")
+    mesh = solved.plot("error").axes[0].collections[0].get_array()
+    assert np.isfinite(mesh).all() and solved.plot("solution").axes
+    one = sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=2, progress=False)
+    assert {line.get_label() for line in one.plot("solution").axes[0].lines} == {"training points", "network"}
+    assert len(one.plot("error").axes[0].lines) == 2
+    page = Page(solved.report(tmp_path / "r.html").read_text())
+    images = [attrs["src"] for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 4 and all(src.startswith("data:image/png;base64,") for src in images)
+    assert not [a for _, a in page.tags if a.get("src", "data:")[:5] != "data:" or "href" in a]
+    assert "Theorem 3 holds" in page.text and "ran all 30 iterations." in page.text

@@ -1,0 +1,201 @@
+"""Save, load, resume: bit for bit, whole or not at all, and one sentence for what cannot be read."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import SMALL, curve, transport, wave
+from safetensors.numpy import save_file
+
+import sapm
+from sapm import store
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+def same(a, b) -> None:
+    """Equal in every number but the seconds."""
+    assert a.history.keys() == b.history.keys()
+    for name in a.history.keys() - {"seconds"}:
+        assert np.array_equal(a.history[name], b.history[name], equal_nan=True), name
+    for x, y in zip(jax.tree.leaves(a.run.states), jax.tree.leaves(b.run.states), strict=True):
+        assert x.dtype == y.dtype and np.array_equal(x, y)
+
+
+RUNS = {
+    "sweeps": (transport, SMALL),
+    "adam": (curve, {"depth": 2, "width": 4, "seeds": 3, "method": "adam", "model": "ls", "progress": False}),
+    "polish": (
+        curve,
+        {"depth": 2, "width": 4, "seeds": 2, "start": "noise", "options": {"polish_after": 7}, "progress": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_resumed_equals_uninterrupted(name, tmp_path):
+    """Cut at 13 iterations and again at 24, in a folder and in a file: the same numbers, and no problem's code is needed."""
+    make, settings = RUNS[name]
+    whole = sapm.solve(make(), **settings, max_iter=130)
+    sapm.solve(make(), **settings, max_iter=13, out=tmp_path / "run")
+    middle = sapm.resume(tmp_path / "run", max_iter=104, progress=False)
+    middle.save(tmp_path / "middle.sapm")
+    same(sapm.resume(tmp_path / "run", max_iter=130, progress=False), whole)
+    end = sapm.resume(tmp_path / "middle.sapm", max_iter=130, progress=False)
+    same(end, whole)
+    assert end.table == whole.table
+    lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == list(whole.history["iteration"][0])
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {
+        "config.json", "env.json", "history.jsonl", "checkpoint", "summary.json", "model.sapm",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"][0]["reason"] == "ran all 130 iterations."
+
+
+def test_stalled_and_validated_runs_resume(tmp_path):
+    """What stalled stays stalled; the network kept for its validation loss is kept."""
+    x = np.linspace(-1, 1, 20)
+    noisy = np.random.default_rng(0).normal(size=20)
+    problem = sapm.Regression(x, x + 0.3 * noisy, validation=(x + 0.05, x))
+    settings = {"depth": 2, "width": 8, "seeds": 2, "model": "ls", "options": {"patience": 30}, "progress": False}
+    whole = sapm.solve(problem, **settings, max_iter=200)
+    sapm.solve(problem, **settings, max_iter=20, out=tmp_path / "run")
+    resumed = sapm.resume(tmp_path / "run", max_iter=200, progress=False)
+    same(resumed, whole)
+    assert resumed.table == whole.table and {row["status"] for row in whole.table} == {"stalled"}
+    chosen = whole.history["validation_loss"].argmin(1)
+    assert np.array_equal(whole.run.chosen, chosen) and np.all(chosen < whole.history["loss"].shape[1] - 1)
+    for i, u in enumerate(whole.seeds):
+        assert np.mean((u(x + 0.05) - x) ** 2) == pytest.approx(whole.history["validation_loss"][i, chosen[i]], rel=1e-10)
+    assert whole.table[0]["loss"] == whole.history["loss"][0, chosen[0]]
+
+
+def test_saved_and_loaded(tmp_path):
+    result = sapm.solve(transport(), **SMALL, max_iter=3)
+    result.save(tmp_path / "a.sapm")
+    back = sapm.load(tmp_path / "a.sapm")
+    same(back, result)
+    x = result.samples.test["x"]
+    assert np.array_equal(back.best(x), result.best(x)) and back.table == result.table and back.config == result.config
+    assert str(back.certificate) == str(result.certificate) and back.plot("solution").axes
+    with pytest.raises(
+        ValueError, match=r"needs the residual, which a file does not hold; load with sapm.load\(path, problem=…\)"
+    ):
+        back.reference_error(10)
+    assert sapm.load(tmp_path / "a.sapm", problem=transport()).reference_error(20) == result.reference_error(20)
+    other = transport(residual=lambda p, u: u.t - (p.t + p.x + 1.6) * u.x)
+    with pytest.raises(ValueError, match="is not the stored one: test/c differs"):
+        sapm.load(tmp_path / "a.sapm", problem=other)
+
+
+def test_own_activation(tmp_path):
+    """A function cannot be stored: it is asked for by name."""
+
+    def swish(x):
+        return x * jax.nn.sigmoid(x)
+
+    result = sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=2, activation=swish, progress=False)
+    result.save(tmp_path / "a.sapm")
+    with pytest.raises(ValueError, match="an activation of yours, 'swish', which a file cannot hold; give activation="):
+        sapm.load(tmp_path / "a.sapm")
+    same(sapm.load(tmp_path / "a.sapm", activation=swish), result)
+
+
+def test_damaged_foreign_and_newer_files(tmp_path):
+    """Each gets one sentence."""
+    path = tmp_path / "a.sapm"
+    sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=1, progress=False).save(path)
+    good = path.read_bytes()
+
+    def refused(body: bytes) -> str:
+        path.write_bytes(body)
+        with pytest.raises(ValueError) as error:
+            sapm.load(path)
+        sentence = str(error.value)
+        assert "\n" not in sentence and str(path) in sentence and sentence.endswith(".")
+        return sentence
+
+    rng = np.random.default_rng(0)
+    for at in [*rng.integers(8, len(good), 30), *range(0, 8)]:
+        flipped = bytearray(good)
+        flipped[at] ^= 1 << int(rng.integers(8))
+        refused(bytes(flipped))
+    for cut in (0, 5, 100, len(good) - 1):
+        assert "damaged" in refused(good[:cut])
+    assert "not a file written by sapm" in refused(b"a,b\n1,2\n" * 20)
+    save_file({"W": np.ones(3)}, path)
+    assert "safetensors file, but not one written by sapm" in refused(path.read_bytes())
+    save_file({"W": np.ones(3)}, path, {"format": "sapm", "version": "99"})
+    assert "newer sapm (file format 99; this one reads up to 1): upgrade" in refused(path.read_bytes())
+    for call in (sapm.load, sapm.resume):
+        with pytest.raises(FileNotFoundError, match="does not exist; give"):
+            call(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="is a folder; give the .sapm file itself"):
+        sapm.load(tmp_path)
+    with pytest.raises(ValueError, match="is not the folder of a run: it has no checkpoint"):
+        sapm.resume(tmp_path)
+
+
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
+    """A failure while writing leaves the file that was there, and no litter."""
+    path = tmp_path / "a.json"
+    store.write_whole(path, b"old")
+
+    def fail(fd):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(store.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        store.write_whole(path, b"new")
+    assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_folder_is_not_overwritten(tmp_path):
+    settings = {"depth": 2, "width": 4, "seeds": 1, "max_iter": 1, "progress": False, "out": tmp_path / "run"}
+    sapm.solve(curve(), **settings)
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match="holds a run; continue it with sapm.resume or choose another folder"):
+        sapm.solve(curve(), **settings)
+    assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match="max_iter=0 is behind: .* has 1 iterations already"):
+        sapm.resume(tmp_path / "run", max_iter=0)
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+from problems import curve
+import sapm, sapm.solver
+sapm.solver.CHECKPOINT_SECONDS = 0.0
+sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=100000, out={out!r}, progress=False)
+"""
+
+
+def test_killed_and_resumed(tmp_path):
+    """SIGKILL at any moment, even while a checkpoint is written: resume gives the uninterrupted run."""
+    out = tmp_path / "run"
+    code = KILLED.format(tests=str(Path(__file__).parent), out=str(out))
+    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ)
+    deadline = time.monotonic() + 120
+    while not (out / "history.jsonl").exists() or len((out / "history.jsonl").read_text().splitlines()) < 30:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    stored = sapm.load(out / "checkpoint" / "latest.sapm")
+    done = int(stored.history["iteration"].max())
+    assert 0 < done < 100000
+    resumed = sapm.resume(out, max_iter=done + 20, progress=False)
+    same(resumed, sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=done + 20, progress=False))
+    assert jnp.ones(1).dtype == "float32" and wave.__name__ == "wave"
