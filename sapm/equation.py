@@ -111,10 +111,13 @@ def evaluate(function: Callable, what: str, names: Sequence[str], x: np.ndarray,
     """The user's function of one point at every row of x: (n, outputs). Vectorised where it can be traced, else row by row."""
     check = vector if several else scalar
     one = lambda row: jnp.atleast_1d(check(function(Coordinates(names, row)), what))  # noqa: E731
-    try:
-        values = np.asarray(jax.vmap(one)(jnp.asarray(x, jnp.float64)))
-    except NEEDS_NUMBERS:
-        values = np.stack([np.asarray(one(row)) for row in np.asarray(x, float)])
+    x = np.asarray(x, float)
+    with np.errstate(all="ignore"):
+        one(x[0])  # outside JAX first, where a mistake is reported as it is
+        try:
+            values = np.asarray(jax.vmap(one)(jnp.asarray(x)))
+        except NEEDS_NUMBERS:
+            values = np.stack([np.asarray(one(row)) for row in x])
     bad = ~np.isfinite(values).all(1)
     if bad.any():
         raise ValueError(f"{what} is not finite at {place(names, x[bad.argmax()])}: got {values[bad.argmax()].tolist()}.")
@@ -153,6 +156,8 @@ class Equation:
     def read(residual: Callable, names: Sequence[str], x: np.ndarray) -> Equation:
         """Trace the residual, and check at the points x that it is linear and first order."""
         found = Equation(tuple(names), residual)
+        with np.errstate(all="ignore"):
+            found._record(x[0], 0.5)  # outside JAX first, where a mistake is reported as it is
         try:
             jax.eval_shape(found._record, jnp.zeros(len(names)), jnp.zeros(()))
         except NEEDS_NUMBERS:

@@ -135,7 +135,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
 
 def _scaling(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean, spread = a.mean(0), a.std(0)
-    return mean, np.where(spread > 1e-12 * (1 + np.abs(mean)), spread, 1.0)
+    return mean, np.where(spread > 1e-12 * np.abs(a).max(0), spread, 1.0)
 
 
 def _rows(n: int) -> int:

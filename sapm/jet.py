@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -141,8 +142,10 @@ def activation(given: str | Activation | Callable[[Array], Array]) -> Activation
         return given
     if isinstance(given, str):
         if given not in ACTIVATIONS:
+            close = get_close_matches(given, ACTIVATIONS, 1, 0.5)
             raise ValueError(
                 f"activation={given!r} is not known; use one of {', '.join(ACTIVATIONS)}, or give an elementwise JAX function."
+                + (f" Did you mean {close[0]!r}?" if close else "")
             )
         return ACTIVATIONS[given]
     if not callable(given):

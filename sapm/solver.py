@@ -114,7 +114,7 @@ def plan(
     automatic, method = method == "auto", resolve(model, method)
     options = resolve_options(method, options)
     if automatic and method == "alternating" and kind == "regression" and options["order"] is None:
-        # Measured on seeds 100-103 of three functions and two tables: sweeps alone, or from other starts, end 10-1000 times higher.
+        # Measured (docs/interface.md): sweeps alone, or polished from another start, end up to a thousand times higher.
         init, start = init or default_init("lbfgs", sigma), start or "noise"
         options["polish_after"] = options["polish_after"] or POLISH_AFTER
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -132,7 +131,12 @@ def _losses(method: Method, states, validation: Term | None):
 
 @jax.jit
 def _start(method: Method, keys):
-    return jax.vmap(method.init)(keys)
+    return _settled(jax.vmap(method.init)(keys))
+
+
+def _settled(states):
+    """With definite types: a weak type on the first call alone would compile the program twice."""
+    return jax.tree.map(lambda x: lax.convert_element_type(x, x.dtype), states)
 
 
 @jax.jit
@@ -254,7 +258,8 @@ class _Loop:
 
     def mark(self) -> None:
         """Remember this moment (in one assignment): an interrupt may come anywhere in the next advance."""
-        copied = {name: copy.copy(value) for name, value in vars(self).items() if name not in ("records", "marked")}
+        kept = {name: value for name, value in vars(self).items() if name not in ("records", "marked")}
+        copied = {name: value.copy() if isinstance(value, (np.ndarray, list)) else value for name, value in kept.items()}
         self.marked = len(self.records), copied
 
     def go_back(self) -> None:
@@ -289,10 +294,13 @@ class _Loop:
         early = sum(r[0][self.active][0] <= now - patience for r in self.records)
         if not early:
             return
-        loss = np.array([r[2] for r in self.records])
-        before, since = loss[:early].min(0), loss[early:].min(0)
+        losses = np.array([r[2:4] for r in self.records])
+        with np.errstate(
+            invalid="ignore"
+        ):  # either loss counts: a polish may lower the true one where sweeps had the other lower
+            fell = (losses[early:].min(0) < losses[:early].min(0) * (1 - stall)).any(0)
         for i in np.flatnonzero(self.active):
-            if not since[i] < before[i] * (1 - stall):
+            if not fell[i]:
                 self.reason[i] = f"the loss fell by less than a fraction {stall:g} in the last {patience} of {now} iterations."
             elif self.validation is not None and self.chosen[i] < early:
                 self.reason[i] = f"the loss on the validation data did not fall in the last {patience} of {now} iterations."
@@ -337,7 +345,7 @@ def train(
                 f"initial has states for {sorted(given)} seeds, but seeds asks for {len(numbers)}; they must be equal."
             )
         keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
-        states = _start(method, keys) if initial is None else initial
+        states = _start(method, keys) if initial is None else _settled(initial)
     loop = _Loop(method, numbers, states, validation, previous, record_every)
     show = watch or (lambda moment: False)
     try:

@@ -1,4 +1,4 @@
-"""One call, one result: budgets, callbacks, interrupts, solutions as functions, tables, figures, and the user's JAX left alone."""
+"""One call, one result: budgets, callbacks, interrupts, solutions, tables, figures; and the user's JAX is left alone."""
 
 import html.parser
 import os
@@ -212,7 +212,7 @@ class Page(html.parser.HTMLParser):
 def test_figures_and_report(solved, tmp_path):
     """Every figure draws what it says; the page holds all of them and nothing from outside."""
     loss = solved.plot("loss").axes[0]
-    best = [line for line in loss.lines if "best" in str(line.get_label())][0]
+    best = next(line for line in loss.lines if "best" in str(line.get_label()))
     assert np.array_equal(best.get_ydata(), solved.history["loss"][solved.run.best])
     bound = solved.plot("bound").axes[0]
     labels = [line.get_label() for line in bound.lines]

@@ -141,7 +141,7 @@ def test_damaged_foreign_and_newer_files(tmp_path):
     for call in (sapm.load, sapm.resume):
         with pytest.raises(FileNotFoundError, match="does not exist; give"):
             call(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="is a folder; give the .sapm file itself"):
+    with pytest.raises(ValueError, match=r"is a folder; give the .sapm file itself"):
         sapm.load(tmp_path)
     with pytest.raises(ValueError, match="is not the folder of a run: it has no checkpoint"):
         sapm.resume(tmp_path)
@@ -165,10 +165,10 @@ def test_a_folder_is_not_overwritten(tmp_path):
     settings = {"depth": 2, "width": 4, "seeds": 1, "max_iter": 1, "progress": False, "out": tmp_path / "run"}
     sapm.solve(curve(), **settings)
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match="holds a run; continue it with sapm.resume or choose another folder"):
+    with pytest.raises(ValueError, match=r"holds a run; continue it with sapm.resume or choose another folder"):
         sapm.solve(curve(), **settings)
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match="max_iter=0 is behind: .* has 1 iterations already"):
+    with pytest.raises(ValueError, match=r"max_iter=0 is behind: .* has 1 iterations already"):
         sapm.resume(tmp_path / "run", max_iter=0)
 
 

@@ -137,6 +137,15 @@ def test_weights_per_sample_and_one_input():
         runs[0].predict(0, np.ones((3, 2)))
 
 
+def test_old_states_are_freed():
+    """A long run holds the arrays of one state, not of all it went through."""
+    method = METHODS["alternating"]()
+    train(method, 3, seeds=2)
+    before = len(jax.live_arrays())
+    train(method, 60, seeds=2)
+    assert len(jax.live_arrays()) <= before + 5
+
+
 def test_decaying_rate():
     """One gradient step after another is the textbook's, with a rate that halves every `halving` iterations."""
     method = descent(objective([regression()], 2, "ls"), (1, 3, 1), tanh, "gd", rate=0.1, halving=2)

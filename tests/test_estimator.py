@@ -1,0 +1,169 @@
+"""SAPMRegressor is a scikit-learn estimator, and no worse by default than the usual choices."""
+
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.datasets import load_diabetes, make_friedman1
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import sapm
+from sapm import train
+from sapm.estimator import SAPMRegressor
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+def data(n=60, outputs=1, noise=0.0):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (n, 3))
+    Y = np.c_[np.sin(2 * X[:, 0]) + X[:, 1], X[:, 1] * X[:, 2]][:, :outputs] + noise * rng.normal(size=(n, outputs))
+    return X, Y[:, 0] if outputs == 1 else Y
+
+
+SMALL = {"depth": 3, "width": 8, "max_iter": 60}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_conformance():
+    """scikit-learn's own suite, with no expected failures."""
+    results = check_estimator(SAPMRegressor(**SMALL), on_fail=None, on_skip=None)
+    assert not [(r["check_name"], r["exception"]) for r in results if r["status"] not in ("passed", "skipped")]
+    assert sum(r["status"] == "passed" for r in results) > 40
+
+
+def test_two_outputs_pipeline_search_and_files(tmp_path):
+    X, Y = data(outputs=2)
+    model = make_pipeline(StandardScaler(), SAPMRegressor(**SMALL))
+    search = GridSearchCV(model, {"sapmregressor__alpha": [1e-3, 1.0]}, cv=3).fit(X, Y)
+    assert search.best_params_ == {"sapmregressor__alpha": 1e-3} and search.best_score_ > 0.8
+    best = search.best_estimator_[-1]
+    assert best.predict(X).shape == (60, 2) and best.result_.best.weights[0][0].shape == (8, 3)
+    for copy in (pickle.loads(pickle.dumps(best)), joblib.load(joblib.dump(best, tmp_path / "m.joblib")[0])):
+        assert np.array_equal(copy.predict(X), best.predict(X)) and copy.certificate_ == best.certificate_
+    again = clone(best).fit(X, Y)
+    assert not hasattr(clone(best), "result_") and again.n_iter_ >= 1 and len(again.loss_curve_) == len(again.validation_curve_)
+
+
+def test_frames_scaling_and_names():
+    """Column names are kept; physical units make no difference."""
+    import pandas as pd
+
+    X, y = data()
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = SAPMRegressor(**SMALL).fit(frame, y)
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    units = np.array([1e6, 1e-9, 300.0])
+    scaled = SAPMRegressor(**SMALL).fit(X * units, 1e-12 * y)
+    assert np.allclose(scaled.predict(X * units), 1e-12 * model.predict(frame), rtol=1e-6, atol=1e-18)
+
+
+def test_noise_is_not_interpolated():
+    """With noise of 0.3, the fit leaves about that much in the training data; alpha=0 without a stop does not."""
+    X, y = data(100, noise=0.3)
+    clean = np.sin(2 * X[:, 0]) + X[:, 1]
+    kind = SAPMRegressor(width=20, depth=3, max_iter=400).fit(X, y)
+    free = SAPMRegressor(width=20, depth=3, max_iter=400, alpha=0.0, early_stopping=False).fit(X, y)
+    residual = [np.sqrt(np.mean((model.predict(X) - y) ** 2)) for model in (kind, free)]
+    error = [np.sqrt(np.mean((model.predict(X) - clean) ** 2)) for model in (kind, free)]
+    assert 0.2 < residual[0] < 0.4 and residual[1] < 0.1
+    assert error[0] < 0.7 * error[1]
+
+
+def test_starts_and_warm_start():
+    """n_init networks side by side, the best kept; a warm start goes on from the last network."""
+    X, y = data()
+    several = SAPMRegressor(**SMALL, n_init=3, early_stopping=False).fit(X, y)
+    assert len(several.result_.seeds) == 3
+    assert several.result_.run.best == np.argmin(several.result_.history["loss"][:, -1])
+    model = SAPMRegressor(**SMALL, warm_start=True, early_stopping=False).fit(X, y)
+    first = model.loss_curve_
+    model.fit(X, y)
+    assert model.loss_curve_[0] == pytest.approx(first[-1], rel=1e-9) and model.loss_curve_[-1] < first[-1]
+    with pytest.raises(ValueError, match="warm_start needs as many inputs"):
+        model.fit(X[:, :2], y)
+    other = SAPMRegressor(**SMALL, random_state=1).fit(X, y)
+    assert not np.array_equal(other.predict(X), SAPMRegressor(**SMALL).fit(X, y).predict(X))
+
+
+def test_fits_of_many_sizes_share_programs():
+    """Samples and inputs are padded to buckets: these fits need one program."""
+    train._chunk.clear_cache()
+    for n, d in ((30, 2), (50, 3), (64, 4), (41, 1)):
+        X = np.random.default_rng(n).normal(size=(n, d))
+        SAPMRegressor(**(SMALL | {"max_iter": 3}), early_stopping=False).fit(X, X[:, 0])
+    assert train._chunk._cache_size() == 1
+
+
+def test_padding_changes_nothing():
+    """The padded problem is the problem: same loss, same network, to rounding."""
+    X, y = data(20)
+    padded = SAPMRegressor(**(SMALL | {"max_iter": 5}), early_stopping=False, scale=False, alpha=1e-3, method="alternating").fit(
+        X, y
+    )
+    plain = sapm.solve(
+        sapm.Regression(X, y),
+        depth=3,
+        width=8,
+        seeds=1,
+        max_iter=5,
+        method="alternating",
+        key=padded.result_.config["key"],
+        options={"l2": 1e-3},
+        progress=False,
+    )
+    assert np.isfinite(plain.history["loss"]).all() and padded.loss_curve_[-1] < padded.loss_curve_[0]
+    assert padded.result_.samples.terms[0].y.shape == (64, 1) and padded.result_.table[0]["train_error"] == pytest.approx(
+        np.sqrt(padded.result_.table[0]["mean_squared_loss"] / np.mean(y**2)), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"depth": 1}, "depth=1 is too small"),
+        ({"activation": "tahn"}, "Did you mean 'tanh'"),
+        ({"alpha": -1}, "l2=-1; it must be a non-negative"),
+        ({"n_init": 0}, "seeds=0 is too small"),
+        ({"model": "ls", "method": "alternating"}, "cannot train it"),
+    ],
+)
+def test_refusals(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        SAPMRegressor(**settings).fit(*data())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_default_is_not_behind(capsys):
+    """Cross-validated R² on diabetes and Friedman 1, beside a scaled Ridge and scaled MLPs; all are printed."""
+    tables = {
+        "diabetes": load_diabetes(return_X_y=True),
+        "friedman1, n=100": make_friedman1(random_state=0),
+        "friedman1, n=500, noise 1": make_friedman1(500, noise=1.0, random_state=0),
+    }
+    mlp = MLPRegressor(random_state=0, max_iter=2000)
+    models = {
+        "Ridge": make_pipeline(StandardScaler(), Ridge()),
+        "MLP, defaults": make_pipeline(StandardScaler(), MLPRegressor(random_state=0)),
+        "MLP, 2000 its": make_pipeline(StandardScaler(), mlp),
+        "MLP, scaled y": TransformedTargetRegressor(make_pipeline(StandardScaler(), mlp), transformer=StandardScaler()),
+        "SAPM": SAPMRegressor(),
+    }
+    with capsys.disabled():
+        for name, (X, y) in tables.items():
+            folds = KFold(5, shuffle=True, random_state=0)
+            scores = {m: cross_val_score(model, X, y, cv=folds).mean() for m, model in models.items()}
+            print(f"\n{name}: " + ", ".join(f"{m} {score:.3f}" for m, score in scores.items()))
+            assert scores["SAPM"] > max(scores.values()) - 0.02

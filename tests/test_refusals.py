@@ -1,0 +1,227 @@
+"""Bad input is refused at the door, before anything is compiled, with what was given, what is wanted and the fix."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import curve, transport, wave
+
+import sapm
+from sapm import train
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+X = np.linspace(-1, 1, 10)
+BOX = sapm.Box(t=(0, 1), x=(-1, 1))
+START = [sapm.Initial(lambda p: p.x), sapm.Inflow(lambda p: p.x)]
+
+
+def spoilt(value):
+    y = X.copy()
+    y[3] = value
+    return y
+
+
+def pde(residual=lambda p, u: u.t - u.x, conditions=None, **more):
+    return sapm.PDE(BOX, residual, START if conditions is None else conditions, **more)
+
+
+def solve(**settings):
+    return sapm.solve(curve(), **settings)
+
+
+CASES = {
+    # domains
+    "box without coordinates": (sapm.Box, ValueError, r"no coordinates; name each with its lower and upper end"),
+    "box upside down": (lambda: sapm.Box(x=(1, -1)), ValueError, r"x=\(1, -1\); wanted x=\(lower, upper\)"),
+    "box with one end": (lambda: sapm.Box(x=3), TypeError, r"x=3; wanted x=\(lower, upper\) with two finite numbers"),
+    "box without end": (lambda: sapm.Box(x=(0, np.inf)), ValueError, r"x=\(0, inf\)"),
+    "box with a taken name": (lambda: sapm.Box(value=(0, 1)), ValueError, "'value' cannot name a coordinate; use a plain word"),
+    "ball of no dimension": (lambda: sapm.Ball(0), ValueError, "dimension 0; wanted a whole number, at least 1"),
+    "ball with a hole": (lambda: sapm.Ball(2, radius=-1), ValueError, "radius -1; wanted a positive, finite number"),
+    "not a domain": (lambda: sapm.Function([0, 1], lambda p: p.x), TypeError, r"is not a domain; use sapm.Box"),
+    # data
+    "lengths differ": (lambda: sapm.Regression(X, X[:5]), ValueError, "X has 10 samples and Y has 5; they must be equal"),
+    "NaN": (lambda: sapm.Regression(X, spoilt(np.nan)), ValueError, "Y has nan in row 3, column 0; all entries must be finite"),
+    "infinite": (lambda: sapm.Regression(spoilt(np.inf), X), ValueError, "X has inf in row 3"),
+    "empty": (lambda: sapm.Regression(np.zeros((0, 2)), []), ValueError, r"X has shape \(0, 2\); give one row per sample"),
+    "three axes": (lambda: sapm.Regression(np.zeros((2, 2, 2)), X[:2]), ValueError, r"X has shape \(2, 2, 2\)"),
+    "words": (lambda: sapm.Regression(["a", "b"], [1, 2]), TypeError, "X must hold real numbers"),
+    "complex": (lambda: sapm.Regression(X, X * 1j), TypeError, "Y must hold real numbers"),
+    "test with other columns": (
+        lambda: sapm.Regression(X, X, test=(np.ones((3, 2)), [1, 2, 3])),
+        ValueError,
+        "test X has 2 columns",
+    ),
+    "validation not a pair": (lambda: sapm.Regression(X, X, validation=X), TypeError, r"validation must be a pair \(X, Y\)"),
+    "negative weights": (
+        lambda: sapm.Regression(X, X, weights=-np.ones(10)),
+        ValueError,
+        "weights must be 10 numbers, none negative",
+    ),
+    "too many names": (lambda: sapm.Regression(X, X, names=["a", "b"]), ValueError, "must be 1 different names"),
+    # functions
+    "not a function": (lambda: sapm.Function(BOX, 3.0), TypeError, "f is 3.0; give a function of one point"),
+    "function of an unknown": (
+        lambda: sapm.Function(BOX, lambda p: p.y),
+        ValueError,
+        "p.y is not a coordinate; this domain has t, x",
+    ),
+    "returns nothing": (lambda: sapm.Function(BOX, lambda p: None), TypeError, "f returned None; .* a `return` missing"),
+    "returns a matrix": (lambda: sapm.Function(BOX, lambda p: jnp.ones((2, 2))), ValueError, r"f returned shape \(2, 2\)"),
+    "returns complex": (lambda: sapm.Function(BOX, lambda p: 1j * p.x), TypeError, "f returned complex numbers"),
+    "not finite": (lambda: sapm.Function(BOX, lambda p: p.x / 0), ValueError, r"f is not finite at \(t=.*, x=.*\)"),
+    # equations
+    "unknown coordinate": (lambda: pde(lambda p, u: u.t - p.y * u.x), ValueError, "p.y is not a coordinate"),
+    "unknown derivative": (lambda: pde(lambda p, u: u.t - u.vlaue), ValueError, "u.vlaue is not known; .* Did you mean 'value'"),
+    "unknown direction": (lambda: pde(lambda p, u: u.d("z")), ValueError, "a derivative along 'z'; this domain has t, x"),
+    "no derivative": (lambda: pde(lambda p, u: p.x), ValueError, "uses no derivative of u"),
+    "coefficient zero": (lambda: pde(lambda p, u: 0 * u.x), ValueError, "does not depend on u"),
+    "second order": (
+        lambda: pde(lambda p, u: u.t - u.xx),
+        ValueError,
+        "not yet: the residual contains u.xx, a derivative of order 2",
+    ),
+    "mixed": (lambda: pde(lambda p, u: u.t - u.d("x", "t")), ValueError, "not yet: the residual contains u.tx"),
+    "product": (
+        lambda: pde(lambda p, u: u.t + u.value * u.x),
+        ValueError,
+        "not yet: the residual contains u.(x·u.value|value·u.x)",
+    ),
+    "nonlinear": (lambda: pde(lambda p, u: u.t + abs(u.x)), ValueError, "not yet: .* a nonlinear function of u.x"),
+    "reaction": (
+        lambda: pde(lambda p, u: u.t + u.x + u.value),
+        ValueError,
+        "not yet: the residual contains u.value undifferentiated",
+    ),
+    "two equations": (lambda: pde(lambda p, u: (u.t, u.x)), ValueError, r"residual returned shape \(2,\)"),
+    "infinite coefficient": (lambda: pde(lambda p, u: u.t + u.x / (p.x - p.x)), ValueError, "the residual is not finite at"),
+    # conditions
+    "no conditions": (lambda: pde(conditions=[]), ValueError, "conditions is empty, so the solution is not determined"),
+    "not conditions": (
+        lambda: pde(conditions=[wave]),
+        TypeError,
+        "must be a list of sapm.Initial, sapm.Inflow or sapm.Dirichlet",
+    ),
+    "initial without time": (
+        lambda: sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.x, [sapm.Initial(lambda p: 0.0)]),
+        ValueError,
+        "Initial needs a coordinate named t, and the domain has x",
+    ),
+    "unknown face": (
+        lambda: pde(conditions=[sapm.Dirichlet(wave, faces=["x"])]),
+        ValueError,
+        "'x' is not a face; .* t-, t\\+, x-, x\\+",
+    ),
+    "no face": (lambda: sapm.Dirichlet(wave, faces=[]), ValueError, "faces=.*name at least one"),
+    "off the boundary": (
+        lambda: pde(conditions=[sapm.Dirichlet(wave, points=[[0.5, 0.5]])]),
+        ValueError,
+        r"a point off the boundary: \(t=0.5, x=0.5\); its points must lie on a face",
+    ),
+    "on another face": (lambda: pde(conditions=[sapm.Initial(wave, points=[[1, 0.5]])]), ValueError, r"a point on face 't\+'"),
+    "weight zero": (lambda: sapm.Inflow(wave, weight=0), ValueError, "weight=0 of Inflow must be a positive, finite number"),
+    "datum of two": (
+        lambda: pde(conditions=[sapm.Initial(lambda p: [1, 2])]),
+        ValueError,
+        r"datum of Initial returned shape \(2,\)",
+    ),
+    "no inflow": (
+        lambda: sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t, [sapm.Initial(wave), sapm.Inflow(wave)]),
+        ValueError,
+        "Inflow has no inflow",
+    ),
+    # settings
+    "not a problem": (lambda: sapm.solve(lambda p, u: u.x), TypeError, "is not a problem; give a sapm.PDE"),
+    "depth 1": (lambda: solve(depth=1), ValueError, "depth=1 is too small; give 2 or more"),
+    "depth of words": (lambda: solve(depth="six"), TypeError, "depth='six' is not a whole number"),
+    "half a unit": (lambda: solve(width=2.5), TypeError, "width=2.5 is not a whole number"),
+    "wrong widths": (lambda: solve(depth=4, width=[3, 3]), ValueError, "names 2 hidden layers; depth=4 has 3"),
+    "unknown activation": (
+        lambda: solve(activation="tahn"),
+        ValueError,
+        "activation='tahn' is not known; .* Did you mean 'tanh'",
+    ),
+    "unknown model": (lambda: solve(model="spam"), ValueError, "model='spam' is not known; .* Did you mean 'sapm'"),
+    "unknown method": (lambda: solve(method="alternate"), ValueError, "Did you mean 'alternating'"),
+    "method to come": (lambda: solve(method="gauss-newton"), ValueError, "is not there yet; use 'auto'"),
+    "ls has no layers to alternate": (lambda: solve(model="ls", method="alternating"), ValueError, "use 'lbfgs', 'adam' or 'gd'"),
+    "gd is for ls": (lambda: solve(model="pm", method="gd"), ValueError, "for model='pm' use 'alternating'"),
+    "unknown option": (lambda: solve(options={"patiense": 3}), ValueError, "'patiense', which .* Did you mean 'patience'"),
+    "options not named": (lambda: solve(options=["joint"]), TypeError, "must be a dictionary"),
+    "rate for sweeps": (
+        lambda: solve(options={"learning_rate": 0.1}),
+        ValueError,
+        "'learning_rate', which alternating does not know",
+    ),
+    "negative rate": (
+        lambda: solve(model="ls", method="gd", options={"learning_rate": -1}),
+        ValueError,
+        "learning_rate=-1; it must be a positive, finite number",
+    ),
+    "no points": (lambda: sapm.solve(transport(), points=0), ValueError, "points=0 is too small; give 1 or more"),
+    "point outside": (lambda: sapm.solve(transport(), points=[[0.5, 3]]), ValueError, r"outside the domain: \(t=0.5, x=3\)"),
+    "too few on the boundary": (
+        lambda: sapm.solve(transport(), boundary_points=1),
+        ValueError,
+        "give 2 or more, one for each condition",
+    ),
+    "no seeds": (lambda: solve(seeds=[]), ValueError, "seeds is empty"),
+    "a seed twice": (lambda: solve(seeds=[1, 1]), ValueError, "names a seed twice"),
+    "negative seeds": (lambda: solve(seeds=-3), ValueError, "seeds=-3 is too small"),
+    "unknown init": (lambda: solve(init="xaviar"), ValueError, "Did you mean 'xavier'"),
+    "unknown start": (
+        lambda: solve(start="random"),
+        ValueError,
+        "start='random' is not known; use one of uniform, forward, noise",
+    ),
+    "looks linear": (lambda: solve(init="looks-linear"), ValueError, "needs activation='relu', not 'tanh'"),
+    "negative mu": (lambda: sapm.solve(transport(), mu=-1), ValueError, "mu=-1 must be a positive, finite number"),
+    "alpha of words": (lambda: solve(alpha="big"), ValueError, "alpha='big' must be a positive, finite number, or 6 of them"),
+    "beta too long": (lambda: solve(depth=3, beta=[1, 1, 1]), ValueError, "or 2 of them"),
+    "no time": (lambda: solve(max_seconds=0), ValueError, "max_seconds=0 must be a positive, finite number"),
+    "negative budget": (lambda: solve(max_iter=-1), ValueError, "max_iter=-1 is too small"),
+    "callback": (lambda: solve(on_record=3), TypeError, "on_record=3 is not a function"),
+    "devices": (lambda: solve(devices=8), ValueError, "devices=8 is not there yet"),
+    "resume what": (lambda: sapm.resume("nowhere"), FileNotFoundError, "nowhere does not exist; give the folder of a run"),
+    "public name": (lambda: sapm.sovle, AttributeError, "module 'sapm' has no attribute 'sovle'.* Did you mean 'solve'"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused_with_a_sentence(name):
+    call, kind, sentence = CASES[name]
+    before = train._chunk._cache_size()
+    with pytest.raises(kind, match=sentence) as error:
+        call()
+    assert type(error.value) is kind and "\n" not in str(error.value) and len(str(error.value)) < 300
+    assert not getattr(error.value, "__notes__", [])
+    assert train._chunk._cache_size() == before
+
+
+@pytest.fixture(scope="module")
+def u():
+    return sapm.solve(transport(), depth=2, width=3, points=10, boundary_points=4, seeds=1, max_iter=0, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "sentence"),
+    [
+        (lambda r: r.best(t=0.5), TypeError, "x is missing; give all coordinates: t=…, x=…"),
+        (lambda r: r.best(t=0.5, x=0, z=1), TypeError, "'z' is not a coordinate; give t=…, x=…"),
+        (lambda r: r.best([[1, 2, 3]]), ValueError, r"points have shape \(1, 3\); give one row per point with 2 columns"),
+        (lambda r: r.best(t=[1, 2], x=[1, 2, 3]), ValueError, r"do not broadcast against each other: t: \(2,\), x: \(3,\)"),
+        (lambda r: r.best(t="now", x=0), TypeError, "t='now' must hold real numbers"),
+        (lambda r: r.best([[1, 2]], x=3), TypeError, "give either points"),
+        (lambda r: r.best.d("y"), ValueError, "'y' is not a coordinate; there are t, x"),
+        (lambda r: r.best.d(), ValueError, "needs a coordinate"),
+        (lambda r: r.plot("los"), ValueError, "Did you mean 'loss'"),
+        (lambda r: r.plot("loss", seed=9), ValueError, r"seed=9 is not there; seeds\[0\] to seeds\[0\] are"),
+    ],
+)
+def test_results_refuse_with_a_sentence(u, call, kind, sentence):
+    with pytest.raises(kind, match=sentence):
+        call(u)
