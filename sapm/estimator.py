@@ -12,7 +12,7 @@ from sapm.problem import Regression
 from sapm.samples import pad
 from sapm.solver import execute, plan
 
-ITERATIONS, PATIENCE = 1000, 100
+ITERATIONS, PATIENCE = 1000, 200
 SMALL = 20  # fewer samples than this: none is set aside for validation
 
 
@@ -30,7 +30,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     n_init : networks trained side by side from different starts; the best on the validation part (else by loss) is kept.
     random_state : seed of the starts and of the validation split.
     alpha : ℓ² penalty; 0 interpolates.
-    early_stopping : set a part of the data aside, stop when the error there has not fallen for 100 iterations, and keep the best
+    early_stopping : set a part of the data aside, stop when the error there has not fallen for 200 iterations, and keep the best
         network. Not done with fewer than 20 samples.
     validation_fraction : that part.
     scale : standardise inputs and targets.
