@@ -55,7 +55,7 @@ def _scale(ax, history) -> np.ndarray:
     ax.set_yscale("log")
     if iteration.max() > 200:
         ax.set_xscale("symlog", linthresh=10)
-        ax.set_xlim(left=0)
+        ax.set_xlim(0, iteration.max())
     return iteration
 
 

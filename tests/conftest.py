@@ -7,9 +7,9 @@ if version("jaxlib").startswith("0.10."):  # another version may not know this f
     flags += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", flags)
 
-import jax
-import pytest
-from hypothesis import settings
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25, database=None)
 settings.load_profile("fixed")

@@ -214,6 +214,7 @@ def test_figures_and_report(solved, tmp_path):
     loss = solved.plot("loss").axes[0]
     best = next(line for line in loss.lines if "best" in str(line.get_label()))
     assert np.array_equal(best.get_ydata(), solved.history["loss"][solved.run.best])
+    assert loss.get_xlim()[1] >= 30
     bound = solved.plot("bound").axes[0]
     labels = [line.get_label() for line in bound.lines]
     assert labels[1:] == ["true loss", "actual loss"] and labels[0].startswith("bound: ")
