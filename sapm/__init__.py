@@ -1,6 +1,5 @@
 """sapm: train deep networks on least-squares problems by self-adaptive weighted auxiliary variables."""
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -45,8 +44,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str):
     """Public names are loaded when first used, so that `import sapm` is quick."""
     if name not in _HOME:
-        close = get_close_matches(name, _HOME, 1)
-        raise AttributeError(f"module 'sapm' has no attribute {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        from sapm.names import nearest
+
+        raise AttributeError(f"module 'sapm' has no attribute {name!r}." + nearest(name, _HOME))
     return getattr(import_module(f"sapm.{_HOME[name]}"), name)
 
 

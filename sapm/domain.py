@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import keyword
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,11 +11,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """ " Did you mean …?" for a misspelt word, or nothing."""
-    close = difflib.get_close_matches(str(word), [str(c) for c in choices], 1, 0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+from sapm.names import nearest
 
 
 def halton(n: int, dimension: int, start: int = 0) -> np.ndarray:

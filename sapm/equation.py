@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.domain import Coordinates, nearest
+from sapm.domain import Coordinates
 from sapm.jet import float64
+from sapm.names import nearest
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
 NEEDS_NUMBERS = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -16,6 +15,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from sapm.names import nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -142,10 +143,9 @@ def activation(given: str | Activation | Callable[[Array], Array]) -> Activation
         return given
     if isinstance(given, str):
         if given not in ACTIVATIONS:
-            close = get_close_matches(given, ACTIVATIONS, 1, 0.5)
             raise ValueError(
                 f"activation={given!r} is not known; use one of {', '.join(ACTIVATIONS)}, or give an elementwise JAX function."
-                + (f" Did you mean {close[0]!r}?" if close else "")
+                + nearest(given, ACTIVATIONS)
             )
         return ACTIVATIONS[given]
     if not callable(given):

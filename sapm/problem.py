@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from sapm.characteristics import never_met
-from sapm.domain import Ball, Box, Domain, nearest
+from sapm.domain import Ball, Box, Domain
 from sapm.equation import Equation, evaluate, place
+from sapm.names import nearest
 from sapm.samples import Samples
 from sapm.term import pde_term, value_term
 

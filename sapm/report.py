@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sapm.domain import domain_from, nearest
+from sapm.domain import domain_from
 from sapm.equation import evaluate
+from sapm.names import nearest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

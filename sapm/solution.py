@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sapm.domain import nearest
 from sapm.jet import Activation, float64
+from sapm.names import nearest
 
 LARGEST = 2**16  # points evaluated in one go
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import sapm
 
 ORDER = [
+    "sapm.names",
     "sapm.jet",
     "sapm.network",
     "sapm.term",

@@ -8,11 +8,11 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from sapm.domain import nearest
 from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import OPTIMISERS, descent
 from sapm.methods.polish import Polished
+from sapm.names import nearest
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
 from sapm.samples import Samples
