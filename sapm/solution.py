@@ -70,6 +70,18 @@ class Solution:
         more = tuple(self.names.index(name) for name in coordinates)
         return Solution(self.weights, self.names, self.sigma, self.seed, self.directions + more)
 
+    def to_torch(self):
+        """A torch.nn.Sequential in double precision (needs PyTorch)."""
+        from sapm.export import to_torch
+
+        return to_torch(self)
+
+    def to_onnx(self, path):
+        """Write an ONNX model in double precision (needs the package onnx)."""
+        from sapm.export import to_onnx
+
+        return to_onnx(self, path)
+
     def __call__(self, points=None, /, **coordinates):
         x, in_jax = self._points(points, coordinates)
         if in_jax:

@@ -33,6 +33,12 @@ ORDER = [
     "sapm.progress",
     "sapm.solver",
     "sapm.estimator",
+    "sapm.experiments",
+    "sapm.export",
+    "sapm.reproduce",
+    "sapm.gallery",
+    "sapm.demo",
+    "sapm.cli",
     "sapm.__main__",
 ]
 

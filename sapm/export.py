@@ -1,0 +1,142 @@
+"""A trained network in other formats: ONNX, torch, NumPy, MATLAB; and its values at points from a CSV file."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sapm.names import nearest
+from sapm.solution import Solution
+
+FORMATS = {".onnx": "ONNX", ".pt": "torch weights", ".npz": "NumPy", ".mat": "MATLAB"}
+ONNX_NAME = {"relu": "Relu", "sin": "Sin", "tanh": "Tanh", "sigmoid": "Sigmoid", "softplus": "Softplus"}
+
+
+def export(u: Solution, path: str | Path) -> Path:
+    """Write the network by the ending of the file's name."""
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        known = ", ".join(f"{end} ({name})" for end, name in FORMATS.items())
+        raise ValueError(f"{path.name} has no ending that is known; use {known}." + nearest(path.suffix, FORMATS))
+    if u.directions:
+        raise ValueError("a derivative cannot be exported; export u itself.")
+    {".onnx": to_onnx, ".pt": _to_pt, ".npz": _to_npz, ".mat": _to_mat}[path.suffix](u, path)
+    return path
+
+
+def arrays(u: Solution) -> dict[str, np.ndarray]:
+    """W1, b1, W2, …; W is (out, in)."""
+    return {f"{name}{l}": a for l, pair in enumerate(u.weights, 1) for name, a in zip("Wb", pair, strict=True)}
+
+
+def _to_npz(u: Solution, path: Path) -> None:
+    np.savez(path, activation=u.sigma.name, names=np.array(u.names), **arrays(u))  # type: ignore[arg-type]
+
+
+def _to_mat(u: Solution, path: Path) -> None:
+    from scipy.io import savemat
+
+    savemat(path, {"activation": u.sigma.name, "names": list(u.names)} | arrays(u))
+
+
+def _built_in(u: Solution) -> str:
+    if u.sigma.name not in ONNX_NAME:
+        raise ValueError(
+            f"the activation {u.sigma.name!r} is your own, and other formats do not know it; export to .npz or .mat."
+        )
+    return u.sigma.name
+
+
+def to_onnx(u: Solution, path: str | Path) -> Path:
+    """A double-precision model: input "points" (n, coordinates), output "u" (n, outputs)."""
+    name = _built_in(u)
+    try:
+        import onnx  # type: ignore[import-not-found]
+        from onnx import TensorProto, helper, numpy_helper  # type: ignore[import-not-found]
+    except ImportError:
+        raise ImportError("ONNX needs the package onnx; install it with: pip install onnx") from None
+    nodes, initial, current = [], [], "points"
+    for l, (W, b) in enumerate(u.weights, 1):
+        initial += [numpy_helper.from_array(np.asarray(a, np.float64), f"{n}{l}") for n, a in (("W", W), ("b", b))]
+        last = l == len(u.weights)
+        nodes.append(helper.make_node("Gemm", [current, f"W{l}", f"b{l}"], ["u" if last else f"a{l}"], transB=1))
+        if not last:
+            nodes.append(helper.make_node(ONNX_NAME[name], [f"a{l}"], [f"z{l}"]))
+            current = f"z{l}"
+    shape = lambda label, width: helper.make_tensor_value_info(label, TensorProto.DOUBLE, ["n", width])  # noqa: E731
+    inputs, outputs = [shape("points", len(u.names))], [shape("u", len(u.weights[-1][1]))]
+    graph = helper.make_graph(nodes, "sapm", inputs, outputs, initial)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="sapm")
+    model.doc_string = "coordinates: " + ", ".join(u.names)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+    return Path(path)
+
+
+def to_torch(u: Solution) -> Any:
+    """A torch.nn.Sequential in double precision: points (n, coordinates) → (n, outputs)."""
+    name = _built_in(u)
+    try:
+        import torch  # type: ignore[import-not-found]
+    except ImportError:
+        raise ImportError("this needs PyTorch; install it with: pip install torch") from None
+
+    class Sin(torch.nn.Module):
+        def forward(self, x):
+            return torch.sin(x)
+
+    sigma = {
+        "relu": torch.nn.ReLU,
+        "tanh": torch.nn.Tanh,
+        "sigmoid": torch.nn.Sigmoid,
+        "softplus": torch.nn.Softplus,
+        "sin": Sin,
+    }[name]
+    layers: list[Any] = []
+    for l, (W, b) in enumerate(u.weights):
+        layers += [sigma()] if l else []
+        layer = torch.nn.Linear(W.shape[1], W.shape[0], dtype=torch.float64)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(np.array(W)))
+            layer.bias.copy_(torch.from_numpy(np.array(b)))
+        layers.append(layer)
+    return torch.nn.Sequential(*layers)
+
+
+def _to_pt(u: Solution, path: Path) -> None:
+    module = to_torch(u)
+    import torch  # type: ignore[import-not-found]
+
+    torch.save(module.state_dict(), path)
+
+
+def evaluate_csv(result: Any, path: Path) -> tuple[list[str], np.ndarray]:
+    """(column names, rows): the coordinates in the file and the best network's outputs there."""
+    u = result.best
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give a CSV file with the columns {', '.join(u.names)}.")
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if not rows:
+        raise ValueError(f"{path} is empty; its first line must name the columns {', '.join(u.names)}.")
+    head = [name.strip() for name in rows[0]]
+    for name in u.names:
+        if name not in head:
+            raise ValueError(f"{path} has no column {name!r}; it has {', '.join(head[:20])}." + nearest(name, head))
+    where = [head.index(name) for name in u.names]
+    x = np.empty((len(rows) - 1, len(where)))
+    for i, row in enumerate(rows[1:]):
+        for j, k in enumerate(where):
+            text = row[k].strip() if k < len(row) else ""
+            try:
+                x[i, j] = float(text)
+            except ValueError:
+                raise ValueError(f"{path}, line {i + 2}, column {u.names[j]!r}: {text!r} is not a number.") from None
+            if not np.isfinite(x[i, j]):
+                raise ValueError(f"{path}, line {i + 2}, column {u.names[j]!r}: {text} is not finite.")
+    values = u(x).reshape(len(x), -1)
+    outputs = ["u"] if values.shape[1] == 1 else [f"u{k}" for k in range(1, values.shape[1] + 1)]
+    return [*u.names, *outputs], np.concatenate([x, values], axis=1)

@@ -1,0 +1,210 @@
+"""The paper's experiments, one folder per run, so that a reproduction can be stopped and continued at any point."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sapm import store
+from sapm.experiments import EXPERIMENTS, Experiment, find, paper
+from sapm.methods.build import choose
+from sapm.result import Result, load
+from sapm.solver import resume, solve
+
+MODELS = ("ls", "pm", "sapm")
+RATES = {"regression": (0.3, 0.1, 0.03), "pde": (0.03, 0.01, 0.003)}  # of LS; each halves five times over a run
+SEEDS = 10
+QUICK = {  # a laptop's share: one size, fewer seeds, iterations and points
+    "function_1d": {"sizes": ((6, 10),), "seeds": 4, "max_iter": 3000},
+    "function_10d": {"sizes": ((6, 10),), "seeds": 3, "max_iter": 600, "points": 1000, "test_points": 1000},
+    "transport_1d": {"sizes": ((6, 10),), "seeds": 4, "max_iter": 300},
+    "transport_3d": {"sizes": ((6, 40),), "seeds": 2, "max_iter": 60, "points": 800, "boundary_points": 320},
+}
+PLAN = "reproduce.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a model on an experiment at a size, in a variant (a start, or a learning rate)."""
+
+    experiment: str
+    size: tuple[int, int]
+    model: str
+    variant: str
+    settings: dict
+
+    @property
+    def folder(self) -> Path:
+        depth, width = self.size
+        return Path(self.experiment) / f"{depth}x{width}" / f"{self.model}-{self.variant}"
+
+
+def cells(experiment: Experiment, models: Sequence[str], sizes: Sequence[tuple[int, int]] | None, quick: bool) -> list[Cell]:
+    """All runs of an experiment, in the order they are made."""
+    settings: dict[str, Any] = experiment.settings | {"seeds": SEEDS}
+    offered = experiment.sizes
+    if quick:
+        less = dict(QUICK[experiment.name])
+        offered = less.pop("sizes")
+        settings |= less
+    if experiment.kind == "pde":
+        settings["options"] = {"record_every": 1}  # the bound is checked at every iteration
+    found = []
+    for depth, width in sizes or offered:
+        common = settings | {"depth": depth, "width": width}
+        for model in models:
+            if model == "ls":
+                for rate in RATES[experiment.kind]:
+                    options = settings.get("options", {}) | {"learning_rate": rate, "halving": settings["max_iter"] / 5}
+                    more = {"model": "ls", "method": "gd", "options": options}
+                    found.append(Cell(experiment.name, (depth, width), "ls", f"rate{rate:g}", common | more))
+                continue
+            for start in ("uniform", "forward") if experiment.kind == "pde" else ("uniform",):
+                more = {"model": model, "method": "alternating", "start": start}
+                found.append(Cell(experiment.name, (depth, width), model, start, common | more))
+            if model == "sapm" and experiment.name == "function_1d" and not quick:
+                more = {"model": model, "method": "alternating", "start": "uniform", "options": {"shared": True}}
+                found.append(Cell(experiment.name, (depth, width), model, "uniform-shared", common | more))
+    return found
+
+
+def plan(names: Sequence[str], models: Sequence[str], sizes, quick: bool) -> dict:
+    """What is to be run, checked, as JSON."""
+    names = list(EXPERIMENTS) if "all" in names else list(names)
+    for name in names:
+        find(name)
+    for model in models:
+        choose("--models", model, MODELS)
+    for size in sizes or ():
+        if not any(tuple(size) in EXPERIMENTS[name].sizes for name in names):
+            known = "; ".join(f"{n}: {' '.join(f'{L},{M}' for L, M in EXPERIMENTS[n].sizes)}" for n in names)
+            raise ValueError(f"--sizes {size[0]},{size[1]} is not in the paper; there are {known}.")
+    return {"experiments": names, "models": list(models), "sizes": [list(s) for s in sizes] if sizes else None, "quick": quick}
+
+
+def begin(out: Path, wanted: dict) -> None:
+    """Claim the folder for this plan; a folder with another one, or with other files, is left alone."""
+    file = out / PLAN
+    if file.exists():
+        held = json.loads(file.read_text())
+        if held != wanted:
+            raise ValueError(f"{out} holds another reproduction ({_words(held)}); choose another --out, or resume it.")
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is not empty and holds no reproduction; choose another --out. Nothing was changed.")
+    store.write_whole(file, (store.to_json(wanted, indent=2) + "\n").encode())
+
+
+def _words(held: dict) -> str:
+    sizes = "" if not held["sizes"] else " sizes " + " ".join(f"{L},{M}" for L, M in held["sizes"])
+    return f"{' '.join(held['experiments'])}{' --quick' if held['quick'] else ''} --models {','.join(held['models'])}{sizes}"
+
+
+def all_cells(wanted: dict) -> list[Cell]:
+    found = []
+    for name in wanted["experiments"]:
+        experiment = EXPERIMENTS[name]
+        sizes = None
+        if wanted["sizes"]:
+            sizes = [tuple(s) for s in wanted["sizes"] if tuple(s) in experiment.sizes]
+            if not sizes:
+                continue
+        found += cells(experiment, wanted["models"], sizes, wanted["quick"])
+    return found
+
+
+def run(out: Path, wanted: dict, tell: Callable[[str], None], progress: bool = True) -> dict[str, Result]:
+    """Make every run that is not there yet, continue those that were cut off; an interrupted run ends the series."""
+    todo, problems, results = all_cells(wanted), {}, dict[str, Result]()
+    for k, cell in enumerate(todo, 1):
+        folder = out / cell.folder
+        depth, width = cell.size
+        tell(f"[{k}/{len(todo)}] {cell.experiment} ({depth},{width}) {cell.model.upper()} {cell.variant}")
+        if (folder / "summary.json").exists():
+            result = load(folder / "model.sapm")
+        else:
+            if cell.experiment not in problems:
+                problems[cell.experiment] = EXPERIMENTS[cell.experiment].problem()
+            problem = problems[cell.experiment]
+            if (folder / "checkpoint" / "latest.sapm").exists():
+                result = resume(folder, problem=None, progress=progress)
+            else:
+                result = solve(problem, **cell.settings, out=folder, progress=progress)
+        results[str(cell.folder)] = result
+        if "interrupted" in result.run.status:
+            raise KeyboardInterrupt
+    return results
+
+
+# ---------------------------------------------------------------- what the runs say
+
+
+def _success(experiment: Experiment, result: Result, error: str) -> tuple[int, str]:
+    """Absolute success: how many seeds, and what it means."""
+    rows = result.table
+    if experiment.kind == "pde":
+        return sum(row[error] is not None and row[error] < 0.1 for row in rows), "solution error < 10 %"
+    y = np.asarray(result.samples.terms[0].y)
+    return sum(row["mean_squared_loss"] < 0.01 * float(np.var(y)) for row in rows), "true loss < 1 % of the variance"
+
+
+def summarise(cell: Cell, result: Result) -> dict:
+    """One row of a table: the best seed, the medians and the worst, failures and successes, the bound."""
+    experiment, rows, run = EXPERIMENTS[cell.experiment], result.table, result.run
+    error = "solution_error" if experiment.kind == "pde" else "test_error"
+    best = rows[run.best]
+    spread = {
+        name: [float(f(np.array([row[name] for row in rows], float))) for f in (np.median, np.max)]
+        for name in ("loss", "mean_squared_loss", error)
+    }
+    success, meaning = _success(experiment, result, error)
+    ratio = run.history["bound_ratio"]
+    return asdict(cell) | {
+        "seeds": len(rows),
+        "iterations": int(run.history["iteration"].max()),
+        "seconds": float(run.history["seconds"].max()),
+        "best_seed": best["seed"],
+        "best": {name: best[name] for name in ("loss", "mean_squared_loss", "train_error", error)},
+        "median": {name: spread[name][0] for name in spread},
+        "worst": {name: spread[name][1] for name in spread},
+        "initial_final": [[row["initial_loss"], row["loss"]] for row in rows],
+        "failed": sum(not row["loss"] < 0.1 * row["initial_loss"] for row in rows),
+        "success": success,
+        "success_means": meaning,
+        "largest_bound_ratio": None if np.isnan(ratio).all() else float(np.nanmax(ratio)),
+        "holds": result.certificate.holds,
+    }
+
+
+def verdict(row: dict) -> str:
+    """Against the paper's order of magnitude, per model, with the reason where it is not reproduced."""
+    depth, width = row["size"]
+    printed = paper()["best_seed"][row["experiment"]][f"{depth},{width}"][row["model"].upper()]
+    best = row["best"]
+    if row["model"] == "pm":
+        ratio = best["mean_squared_loss"] / best["loss"]
+        said = "as in the paper" if ratio >= 1e3 else "less than a factor 1000"
+        return f"{'reproduced' if ratio >= 1e3 else 'not reproduced'}: true/actual loss {ratio:.1e} ({said})"
+    if row["model"] == "ls":
+        plateau = {"function_1d": 7.05e-2, "function_10d": 6.05e-4}.get(row["experiment"])
+        stuck = row["failed"]
+        words = f"{stuck} of {row['seeds']} seeds stuck (final ≥ 10 % of initial)"
+        if plateau is not None:
+            at = sum(abs(final / plateau - 1) < 0.05 for _, final in row["initial_final"])
+            words += f", {at} at the plateau {plateau:.2e}"
+        return words
+    error = "solution_error" if "solution_error" in best else "test_error"
+    names = {"loss": "actual_loss", "mean_squared_loss": "mean_squared_loss", error: error}
+    factors = {name: best[name] / printed[theirs] for name, theirs in names.items()}
+    worst = max(factors, key=lambda name: factors[name])
+    if factors[worst] <= 1:
+        return "reproduced: at or below the paper's figures"
+    if factors[worst] <= 10:
+        return f"reproduced: within a factor {factors[worst]:.1f} ({worst.replace('_', ' ')})"
+    reason = "collapsed to a constant network, as every seed does from this start" if row["success"] == 0 else "see the medians"
+    return f"not reproduced: {worst.replace('_', ' ')} {factors[worst]:.0f} times the paper's ({reason})"
