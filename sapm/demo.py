@@ -147,9 +147,9 @@ layer gets a target of its own, and each small problem is solved almost exactly.
 on the gaps between them.</p>
 <p>With <b>fixed penalties (PM)</b> the optimiser cheats: it makes its loss small ({pm["loss"]:.1e}) with gaps that the
 layers above blow up, so the network's true loss is {pm["mean_squared_loss"]:.1e} and the answer is wrong
-by {pm["solution_error"]:.0%}. With <b>self-adaptive penalties (SAPM)</b> each gap is weighted by how much the layers above can amplify it. Then a theorem says:
-the true loss is at most a known constant times the loss being minimised. Both fall together, the true one to
-{sapm["mean_squared_loss"]:.1e}, and the error is {sapm["solution_error"]:.1%}.</p>
+by {pm["solution_error"]:.0%}. With <b>self-adaptive penalties (SAPM)</b> each gap is weighted by how much the layers above can
+amplify it. Then a theorem says: the true loss is at most a known constant times the loss being minimised. Both fall together,
+the true one to {sapm["mean_squared_loss"]:.1e}, and the error is {sapm["solution_error"]:.1%}.</p>
 <div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
 <div class="figures"><figure>{image(_curves(results))}<figcaption>The loss that is minimised and the true loss, best seed of each
 model. The shaded band is where the theorem allows SAPM's true loss to be.</figcaption></figure>

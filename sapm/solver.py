@@ -234,19 +234,21 @@ def execute(
         seconds = None if seconds is None else seconds + float(previous.history["seconds"].max())
     if folder is not None and previous is None:
         folder.begin(config, store.environment())
-    saved = -np.inf
+    next_save = -np.inf
 
     def keep(run: Run) -> None:
-        nonlocal saved
+        nonlocal next_save
+        began = time.monotonic()
         store.write(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
-        saved = time.monotonic()
+        now = time.monotonic()
+        next_save = now + max(CHECKPOINT_SECONDS, 20 * (now - began))  # at most a twentieth of the time goes into files
 
     def watch(moment: Moment):
         bar.show(moment)
         if folder is not None:
             if moment.recorded:
                 folder.append(_line(moment))
-            if time.monotonic() - saved > CHECKPOINT_SECONDS:
+            if time.monotonic() > next_save:
                 keep(moment.run())
         if on_record is None or not moment.recorded:
             return False
