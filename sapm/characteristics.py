@@ -5,7 +5,6 @@ Along x'(s) = -sign·c(x), back to where the boundary is met, u changes by ∫ s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from scipy.integrate import solve_ivp
 from sapm.equation import evaluate, place
 from sapm.jet import float64
 
-LONGEST = 20.0  # a characteristic this many times longer than the domain counts as never ending
+LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
 
 
 @dataclass(frozen=True)
@@ -30,69 +29,59 @@ class Feet:
 
 @float64
 def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853") -> Feet:
-    domain, form = problem.domain, problem.equation.pointwise()
-    d, size = x.shape[1], problem.domain.size
+    domain, form, sides = problem.domain, problem.equation.pointwise(), problem.domain.sides
+    d = x.shape[1]
+    clock = domain.names.index("t") if "t" in domain.names else None
 
     def slope(s, state):
-        """State: the point, ∫ f, and the length of the path."""
+        """State: the point, ∫ f, and how often the domain has been crossed."""
         out = problem.sign * form(state[:d])
-        return np.concatenate([-out[:d], out[d:], [np.linalg.norm(out[:d])]])
+        return np.concatenate([-out[:d], out[d:], [np.linalg.norm(out[:d] / sides)]])
 
     def left(s, state):
         return domain.gap(state[None, :d])[0]
 
     def endless(s, state):
-        return state[d + 1] - LONGEST * size
+        moving = clock is not None and abs(form(state[:d])[clock]) > 0
+        return -1.0 if moving else state[d + 1] - LONGEST
 
     left.terminal, left.direction, endless.terminal = True, -1, True  # type: ignore[attr-defined]
-    feet, integral, faces = x.copy(), np.zeros(len(x)), []
+    feet, integral, ends = x.copy(), np.zeros(len(x)), np.zeros(len(x), bool)
+    tolerance = rtol * np.concatenate([sides, [1.0, 1.0]])
     for k, start in enumerate(x):
-        speed = np.linalg.norm(form(start)[:d])
         state = np.concatenate([start, [0.0, 0.0]])
-        if speed > 0:
-            # In units of the time that crossing the domain takes; nothing that moves needs a million of them.
-            run = solve_ivp(
-                slope,
-                (0, 1e6 * size / speed),
-                state,
-                method,
-                rtol=rtol,
-                atol=rtol * size,
-                events=(left, endless),
-                max_step=np.inf,
-            )
-            state = run.y[:, -1]
-            ended = bool(len(run.t_events[0])) if run.status == 1 else False
-        else:
-            ended = False
+        speed = np.linalg.norm(form(start)[:d] / sides)
+        if speed > 0:  # in units of the time that crossing the domain takes; nothing that moves needs a million of them
+            run = solve_ivp(slope, (0, 1e6 / speed), state, method, rtol=rtol, atol=tolerance, events=(left, endless))
+            state, ends[k] = run.y[:, -1], run.status == 1 and len(run.t_events[0]) > 0
         feet[k], integral[k] = state[:d], state[d]
-        near = domain.face_of(_onto(domain, state[None, :d], 1e3 * rtol * size))[0] if ended else None
-        faces.append(near)
-    return Feet(feet, covering(problem, feet, faces), integral, faces)
+    feet[ends] = _onto(domain, feet[ends])
+    on = {face: domain.on_face(face, feet) & ends for face in domain.faces}
+    faces = [next((face for face in domain.faces if on[face][k]), None) for k in range(len(x))]
+    return Feet(feet, covering(problem, on), integral, faces)
 
 
-def _onto(domain, x: np.ndarray, slack: float) -> np.ndarray:
-    """The root finder stops within rounding of the boundary; a point within `slack` of it counts as on it."""
-    gap = domain.gap(x)
-    if hasattr(domain, "bounds"):
-        lower, upper = domain._ends
-        clipped = np.clip(x, lower, upper)
-        side = np.stack([clipped - lower, upper - clipped])
-        flat = side.reshape(2, -1)
-        end, i = np.unravel_index(flat.argmin(), flat.shape)
-        if flat[end, i] <= slack:
-            clipped[0, i] = (lower, upper)[end][i]
-        return clipped
-    center = np.asarray(domain.center)
-    return center + (x - center) * (domain.radius / (domain.radius - gap))[:, None]
+def _onto(domain, x: np.ndarray) -> np.ndarray:
+    """The root finder stops within rounding of the boundary; put the points on it."""
+    if not len(x):
+        return x
+    if not hasattr(domain, "bounds"):
+        center = np.asarray(domain.center)
+        return center + (x - center) / (1 - domain.gap(x))[:, None]
+    lower, upper = domain._ends
+    x = np.clip(x, lower, upper)
+    distance = np.concatenate([x - lower, upper - x], axis=1) / np.tile(domain.sides, 2)
+    near, rows = distance.argmin(1), np.arange(len(x))
+    x[rows, near % x.shape[1]] = np.concatenate([lower, upper])[near]
+    return x
 
 
-def covering(problem: Any, x: np.ndarray, faces: Sequence[str | None]) -> np.ndarray:
-    """The first condition that covers each boundary point, -1 for none."""
-    found = np.full(len(x), -1)
+def covering(problem: Any, on: dict[str, np.ndarray]) -> np.ndarray:
+    """The first condition that covers each boundary point, -1 for none; `on[face]` says which points lie on that face."""
+    found = np.full(len(next(iter(on.values()))), -1)
     for i, condition in reversed(list(enumerate(problem.conditions))):
-        allowed = condition.faces_in(problem.domain)
-        found[[face in allowed for face in faces]] = i
+        for face in condition.faces_in(problem.domain):
+            found[on[face]] = i
     return found
 
 
@@ -104,14 +93,9 @@ def reference(problem: Any, x: np.ndarray, rtol: float = 1e-11) -> np.ndarray:
     for i, condition in enumerate(problem.conditions):
         mine = feet.condition == i
         if mine.any():
-            at = _snap(problem, feet, mine)
-            datum = evaluate(condition.g, f"the datum of {type(condition).__name__}", problem.domain.names, at)
+            datum = evaluate(condition.g, f"the datum of {type(condition).__name__}", problem.domain.names, feet.x[mine])
             u[mine] = datum[:, 0] + feet.integral[mine]
     return u
-
-
-def _snap(problem: Any, feet: Feet, mine: np.ndarray) -> np.ndarray:
-    return np.concatenate([_onto(problem.domain, row[None], 1e-6 * problem.domain.size) for row in feet.x[mine]])
 
 
 def never_met(problem: Any, n: int = 64) -> str:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from sapm import __version__
-from sapm.experiments import EXPERIMENTS, find
+from sapm.arguments import load_problem, parse_models, parse_seeds, parse_settings, sentence
+from sapm.experiments import EXPERIMENTS
 
 app = typer.Typer(
     name="sapm",
@@ -50,16 +51,10 @@ def guarded(command):
         except (ValueError, TypeError, OSError, ImportError) as error:
             if os.environ.get("SAPM_TRACEBACK"):
                 raise
-            print(f"sapm: {_sentence(error)}", file=sys.stderr)
+            print(f"sapm: {sentence(error)}", file=sys.stderr)
             raise typer.Exit(BAD) from None
 
     return wrapped
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def show(content: Any, as_json: bool) -> None:
@@ -93,95 +88,6 @@ def _as_json(result) -> dict:
         "seeds": [plain(row) for row in result.table],
         "certificate": {"holds": c.holds, "bound": c.bound, "ratio": plain({"r": c.ratio})["r"], "text": str(c)},
     }
-
-
-# ---------------------------------------------------------------- problems from the command line
-
-
-def load_problem(spec: str):
-    """A built-in problem's name, or file.py:name of the user's own. The only place where a user's code is run."""
-    if ":" not in spec and not spec.endswith(".py"):
-        experiment = find(spec)
-        return experiment.problem(), dict(experiment.settings), spec
-    path, _, name = spec.partition(":")
-    file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give file.py:name with the name of a problem in it.")
-    if not name:
-        raise ValueError(f"{spec} names no problem; give {path}:name, with the name of a problem in that file.")
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    from sapm.problem import PROBLEMS
-
-    found = spec_from_file_location(file.stem, file)
-    if found is None or found.loader is None:
-        raise ValueError(f"{path} is not a Python file.")
-    module = module_from_spec(found)
-    sys.path.insert(0, str(file.parent.resolve()))
-    try:
-        found.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"{path} could not be run: {type(error).__name__}: {_sentence(error)}") from error
-    if not hasattr(module, name):
-        from sapm.names import nearest
-
-        raise ValueError(f"{path} has no {name!r}." + nearest(name, [n for n in vars(module) if not n.startswith("_")]))
-    problem = getattr(module, name)
-    problem = problem() if callable(problem) and not isinstance(problem, PROBLEMS) else problem
-    if not isinstance(problem, PROBLEMS):
-        raise TypeError(
-            f"{name} in {path} is a {type(problem).__name__}; it must be a sapm.PDE, sapm.Function or sapm.Regression."
-        )
-    return problem, {}, f"{file.stem}:{name}"
-
-
-FIELDS = (
-    "activation", "points", "boundary_points", "test_points", "method", "max_iter", "max_seconds", "key", "init", "start", "mu",
-    "alpha", "beta",
-)  # fmt: skip
-
-
-def parse_settings(given: list[str] | None) -> dict:
-    """--set key=value, checked by name; values are JSON or words; options.joint=true is an option."""
-    from sapm.names import nearest
-
-    settings: dict[str, Any] = {}
-    for item in given or []:
-        key, equals, text = item.partition("=")
-        if not equals:
-            raise ValueError(f"--set {item!r} has no value; write --set key=value.")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        if key.startswith("options."):
-            settings.setdefault("options", {})[key.removeprefix("options.")] = value
-        elif key in FIELDS:
-            settings[key] = value
-        else:
-            raise ValueError(
-                f"--set {key} is not a setting; there are {', '.join(FIELDS)} and options.NAME." + nearest(key, FIELDS)
-            )
-    return settings
-
-
-def parse_models(given: str) -> list[str]:
-    from sapm.methods.build import choose
-    from sapm.objective import MODELS
-
-    models = [choose("--models", m.strip(), MODELS) for m in given.split(",")]
-    if len(set(models)) != len(models):
-        raise ValueError(f"--models {given} names a model twice.")
-    return models
-
-
-def parse_seeds(given: str) -> int | list[int]:
-    """ "10", or "3,5,8"."""
-    try:
-        numbers = [int(s) for s in given.split(",")]
-    except ValueError:
-        raise ValueError(f"--seeds {given} is not a number; give how many (10) or which ones (3,5,8).") from None
-    return numbers if "," in given else numbers[0]
 
 
 # ---------------------------------------------------------------- commands
@@ -406,29 +312,31 @@ def reproduce(
 
 def _reproduce(out: Path, wanted: dict, quiet: bool, as_json: bool) -> None:
     from sapm import gallery
-    from sapm.reproduce import all_cells, run, summarise
-    from sapm.store import environment
+    from sapm.reproduce import run, verdict
 
     tell = (lambda text: None) if quiet or as_json else (lambda text: _console(stderr=True).print(text, style="dim"))
     try:
-        results = run(out, wanted, tell, not quiet)
+        rows = run(out, wanted, tell, not quiet)
     except KeyboardInterrupt:
         print(f"sapm: interrupted; continue with: sapm resume {out}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    todo = all_cells(wanted)
-    rows = [summarise(cell, results[str(cell.folder)]) for cell in todo]
-    keyed = {(cell.experiment, cell.size, cell.model, cell.variant): results[str(cell.folder)] for cell in todo}
-    written = gallery.write(out, rows, keyed, wanted["quick"], environment())
+    written = gallery.write(out, rows, wanted["quick"])
     if as_json:
         show(gallery.read(out), True)
     else:
         from rich.table import Table
 
         for t in gallery.tables(rows, wanted["quick"]):
-            table = Table(*t["head"], title=t["title"], caption=t["note"], caption_justify="left")
+            table = Table(title=t["title"], caption=t["note"], caption_justify="left", title_justify="left")
+            columns = [k for k, name in enumerate(t["head"]) if name != "verdict"]
+            for k in columns:
+                table.add_column(t["head"][k], justify="right" if k > 2 else "left")
             for line in t["body"]:
-                table.add_row(*line)
+                table.add_row(*(line[k] for k in columns))
             show(table, False)
+        for row in rows:
+            L, M = row["size"]
+            show(f"{row['experiment']} ({L},{M}) {row['model'].upper()} {row['variant']}: {verdict(row)}", False)
         show("written: " + ", ".join(str(p) for p in written), False)
     if any(row["holds"] is False for row in rows):
         raise typer.Exit(BROKEN)

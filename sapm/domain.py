@@ -48,7 +48,7 @@ class Domain(Protocol):
     @property
     def faces(self) -> tuple[str, ...]: ...
     @property
-    def size(self) -> float: ...
+    def sides(self) -> np.ndarray: ...
     @property
     def first(self) -> int: ...
     def points(self, n: int, start: int | None = None) -> np.ndarray: ...
@@ -56,7 +56,7 @@ class Domain(Protocol):
     def area(self, face: str) -> float: ...
     def normal(self, face: str, x: np.ndarray) -> np.ndarray: ...
     def gap(self, x: np.ndarray) -> np.ndarray: ...
-    def face_of(self, x: np.ndarray) -> list[str | None]: ...
+    def on_face(self, face: str, x: np.ndarray) -> np.ndarray: ...
     def describe(self) -> dict: ...
 
 
@@ -110,12 +110,6 @@ class Box:
         lower, upper = np.array(list(self.bounds.values())).T
         return lower, upper
 
-    @property
-    def size(self) -> float:
-        """The length of the diagonal."""
-        lower, upper = self._ends
-        return float(np.linalg.norm(upper - lower))
-
     first = 0  # the index of the first Halton point taken: 0, the lower corner
 
     def points(self, n: int, start: int | None = None) -> np.ndarray:
@@ -141,17 +135,19 @@ class Box:
         i, _, sign = self._split(face)
         return sign * np.broadcast_to(np.eye(x.shape[1])[i], x.shape)
 
-    def gap(self, x: np.ndarray) -> np.ndarray:
-        """Distance to the nearest side, negative outside."""
+    @property
+    def sides(self) -> np.ndarray:
         lower, upper = self._ends
-        return np.minimum(x - lower, upper - x).min(-1)
+        return upper - lower
 
-    def face_of(self, x: np.ndarray) -> list[str | None]:
-        """The face nearest to each point, None for points further than 1e-8 of the size from all of them."""
+    def gap(self, x: np.ndarray) -> np.ndarray:
+        """Distance to the nearest face as a fraction of the box across it, negative outside."""
         lower, upper = self._ends
-        distance = np.stack([np.abs(x - lower), np.abs(x - upper)], axis=-1).reshape(len(x), -1)
-        near, off = distance.argmin(1), np.maximum(distance.min(1), -self.gap(x))
-        return [self.faces[i] if d <= 1e-8 * self.size else None for i, d in zip(near, off, strict=True)]
+        return (np.minimum(x - lower, upper - x) / self.sides).min(-1)
+
+    def on_face(self, face: str, x: np.ndarray) -> np.ndarray:
+        i, end, _ = self._split(face)
+        return (np.abs(x[:, i] - end) <= 1e-8 * self.sides[i]) & (self.gap(x) >= -1e-8)
 
     def describe(self) -> dict:
         return {"kind": "box", "bounds": {name: list(ends) for name, ends in self.bounds.items()}}
@@ -179,10 +175,6 @@ class Ball:
     faces = ("surface",)
     first = 1  # Halton point 0 has no direction
 
-    @property
-    def size(self) -> float:
-        return 2 * float(self.radius)
-
     def _place(self, unit: np.ndarray) -> np.ndarray:
         return np.asarray(self.center) + self.radius * unit
 
@@ -200,11 +192,15 @@ class Ball:
     def normal(self, face: str, x: np.ndarray) -> np.ndarray:
         return (x - np.asarray(self.center)) / self.radius
 
-    def gap(self, x: np.ndarray) -> np.ndarray:
-        return self.radius - np.linalg.norm(x - np.asarray(self.center), axis=-1)
+    @property
+    def sides(self) -> np.ndarray:
+        return np.full(self.dimension, 2 * float(self.radius))
 
-    def face_of(self, x: np.ndarray) -> list[str | None]:
-        return ["surface" if abs(g) <= 1e-8 * self.size else None for g in self.gap(x)]
+    def gap(self, x: np.ndarray) -> np.ndarray:
+        return 1 - np.linalg.norm(x - np.asarray(self.center), axis=-1) / self.radius
+
+    def on_face(self, face: str, x: np.ndarray) -> np.ndarray:
+        return np.abs(self.gap(x)) <= 1e-8
 
     def describe(self) -> dict:
         return {"kind": "ball", "dimension": int(self.dimension), "radius": float(self.radius), "center": list(self.center or ())}

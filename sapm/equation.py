@@ -108,7 +108,9 @@ def vector(value, what: str):
 
 
 @float64
-def evaluate(function: Callable, what: str, names: Sequence[str], x: np.ndarray, several: bool = False) -> np.ndarray:
+def evaluate(
+    function: Callable, what: str, names: Sequence[str], x: np.ndarray, several: bool = False, finite: bool = True
+) -> np.ndarray:
     """The user's function of one point at every row of x: (n, outputs). Vectorised where it can be traced, else row by row."""
     check = vector if several else scalar
     one = lambda row: jnp.atleast_1d(check(function(Coordinates(names, row)), what))  # noqa: E731
@@ -120,7 +122,7 @@ def evaluate(function: Callable, what: str, names: Sequence[str], x: np.ndarray,
         except NEEDS_NUMBERS:
             values = np.stack([np.asarray(one(row)) for row in x])
     bad = ~np.isfinite(values).all(1)
-    if bad.any():
+    if finite and bad.any():
         raise ValueError(f"{what} is not finite at {place(names, x[bad.argmax()])}: got {values[bad.argmax()].tolist()}.")
     return values
 
@@ -141,7 +143,15 @@ class Equation:
 
     def _at(self, row, v):
         """The residual at one point, with the numbers v for the derivatives in `keys`."""
-        u = Unknown(self.names, lambda key: v[self.keys.index(key)])
+
+        def give(key: Key):
+            if key not in self.keys:
+                raise ValueError(
+                    f"the residual uses {called(key)} at some points but not at those probed; use jnp.where instead of `if`."
+                )
+            return v[self.keys.index(key)]
+
+        u = Unknown(self.names, give)
         return scalar(self.residual(Coordinates(self.names, row), u), "the residual")
 
     def _record(self, row, number) -> None:
@@ -167,17 +177,25 @@ class Equation:
                 found._record(row, 0.5)
         if not found.keys:
             raise ValueError("the residual uses no derivative of u; a PDE needs at least one, such as u.x.")
+        try:
+            jax.jacfwd(found._at, argnums=1)(x[0], jnp.zeros(len(found.keys)))
+        except NEEDS_NUMBERS:
+            raise ValueError("the residual uses NumPy or `if` on u or its derivatives; use jax.numpy there.") from None
         at = lambda v: found._jacobian(x, np.broadcast_to(v, (len(x), len(found.keys))))  # noqa: E731
         c = at(np.zeros(len(found.keys)))
         rng = np.random.default_rng(0)
-        for j, other in enumerate(found.keys):
-            for size in (0.7, -1.3, 40.0 * rng.uniform(1, 2)):
-                with np.errstate(invalid="ignore"):
-                    differs = np.abs(at(size * np.eye(len(found.keys))[j]) - c) > 1e-12 * (1 + np.abs(c))
-                if differs.any():
-                    mine = found.keys[int(differs.any(0).argmax())]
-                    what = f"{called(mine)}·{called(other)}" if mine != other else f"a nonlinear function of {called(other)}"
-                    raise ValueError(f"not yet: the residual contains {what}; it must be linear in u and its derivatives so far.")
+        k = len(found.keys)
+        alone = [(size * np.eye(k)[j], other) for j, other in enumerate(found.keys) for size in (0.7, -1.3, rng.uniform(40, 80))]
+        for v, other in [*alone, *((rng.normal(size=k), None) for _ in range(3))]:
+            now = at(v)
+            with np.errstate(invalid="ignore"):
+                same = (np.abs(now - c) <= 1e-12 * (1 + np.abs(c))) | ~(np.isfinite(now) | np.isfinite(c))
+            if not same.all():
+                mine = found.keys[int((~same).any(0).argmax())]
+                what = (
+                    f"{called(mine)}·{called(other)}" if other not in (mine, None) else f"a nonlinear function of {called(mine)}"
+                )
+                raise ValueError(f"not yet: the residual contains {what}; it must be linear in u and its derivatives so far.")
         used = [key for key, column in zip(found.keys, c.T, strict=True) if np.any(column != 0)]
         for key in used:
             if len(key) > 1:
@@ -210,6 +228,9 @@ class Equation:
         for key, column in zip(self.keys, partial.T, strict=True):
             if len(key) == 1:
                 c[:, self.names.index(key[0])] += column
+            elif np.any(column != 0):
+                where = place(self.names, x[(column != 0).argmax()])
+                raise ValueError(f"not yet: the residual contains {called(key)} at {where}; only first derivatives so far.")
         bad = ~(np.isfinite(c).all(1) & np.isfinite(f))
         if bad.any():
             raise ValueError(

@@ -114,9 +114,13 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     def _previous(self, inputs: int, outputs: int) -> list:
         """The weights to start from again."""
         weights = [u.weights for u in self.result_.seeds]
-        if len(weights) != self.n_init or (weights[0][0][0].shape[1], len(weights[0][-1][1])) != (inputs, outputs):
+        hidden = [self.width] * (self.depth - 1) if isinstance(self.width, int) else list(self.width)
+        if len(weights) != self.n_init or [inputs, *hidden, outputs] != [
+            weights[0][0][0].shape[1],
+            *(len(b) for _, b in weights[0]),
+        ]:
             raise ValueError(
-                "warm_start needs as many inputs, outputs and networks (n_init) as in the last fit; set warm_start=False."
+                "warm_start needs the inputs, outputs, layers and number of networks of the last fit; set warm_start=False."
             )
         return weights
 

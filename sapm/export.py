@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from sapm.names import nearest
-from sapm.solution import Solution
 
 FORMATS = {".onnx": "ONNX", ".pt": "torch weights", ".npz": "NumPy", ".mat": "MATLAB"}
 ONNX_NAME = {"relu": "Relu", "sin": "Sin", "tanh": "Tanh", "sigmoid": "Sigmoid", "softplus": "Softplus"}
 
 
-def export(u: Solution, path: str | Path) -> Path:
+def export(u: Any, path: str | Path) -> Path:
     """Write the network by the ending of the file's name."""
     path = Path(path)
     if path.suffix not in FORMATS:
@@ -27,22 +26,22 @@ def export(u: Solution, path: str | Path) -> Path:
     return path
 
 
-def arrays(u: Solution) -> dict[str, np.ndarray]:
+def arrays(u: Any) -> dict[str, np.ndarray]:
     """W1, b1, W2, …; W is (out, in)."""
     return {f"{name}{l}": a for l, pair in enumerate(u.weights, 1) for name, a in zip("Wb", pair, strict=True)}
 
 
-def _to_npz(u: Solution, path: Path) -> None:
+def _to_npz(u: Any, path: Path) -> None:
     np.savez(path, activation=u.sigma.name, names=np.array(u.names), **arrays(u))  # type: ignore[arg-type]
 
 
-def _to_mat(u: Solution, path: Path) -> None:
+def _to_mat(u: Any, path: Path) -> None:
     from scipy.io import savemat
 
     savemat(path, {"activation": u.sigma.name, "names": list(u.names)} | arrays(u))
 
 
-def _built_in(u: Solution) -> str:
+def _built_in(u: Any) -> str:
     if u.sigma.name not in ONNX_NAME:
         raise ValueError(
             f"the activation {u.sigma.name!r} is your own, and other formats do not know it; export to .npz or .mat."
@@ -50,7 +49,7 @@ def _built_in(u: Solution) -> str:
     return u.sigma.name
 
 
-def to_onnx(u: Solution, path: str | Path) -> Path:
+def to_onnx(u: Any, path: str | Path) -> Path:
     """A double-precision model: input "points" (n, coordinates), output "u" (n, outputs)."""
     name = _built_in(u)
     try:
@@ -76,7 +75,7 @@ def to_onnx(u: Solution, path: str | Path) -> Path:
     return Path(path)
 
 
-def to_torch(u: Solution) -> Any:
+def to_torch(u: Any) -> Any:
     """A torch.nn.Sequential in double precision: points (n, coordinates) → (n, outputs)."""
     name = _built_in(u)
     try:
@@ -106,7 +105,7 @@ def to_torch(u: Solution) -> Any:
     return torch.nn.Sequential(*layers)
 
 
-def _to_pt(u: Solution, path: Path) -> None:
+def _to_pt(u: Any, path: Path) -> None:
     module = to_torch(u)
     import torch  # type: ignore[import-not-found]
 

@@ -132,90 +132,94 @@ def _grid(rows: int, columns: int):
     return figure, axes
 
 
-def losses(results: dict, sizes, variants: dict[str, str]):
+def _values(column) -> np.ndarray:
+    return _positive(np.array([np.nan if v is None else v for v in column], float))
+
+
+def losses(rows: Sequence[dict], sizes, models):
     """All seeds thin, the best bold; one row per model, one column per size, same limits throughout."""
-    figure, axes = _grid(len(variants), len(sizes))
-    for line, (model, variant) in zip(axes, variants.items(), strict=True):
-        for ax, size in zip(line, sizes, strict=True):
-            result = results.get((size, model, variant))
-            if result is None:
-                ax.set_axis_off()
-                continue
-            iteration, loss = result.history["iteration"], _positive(result.history["loss"])
-            for i in range(len(loss)):
-                best = i == result.run.best
-                ax.plot(iteration[i], loss[i], color=ACCENT if best else FAINT, lw=2.0 if best else 0.7, zorder=3 if best else 1)
-            ax.set_title(f"{model.upper()} ({size[0]},{size[1]})", fontsize=9, color=INK)
+    figure, axes = _grid(len(models), len(sizes))
+    for ax, row in _panels(axes, rows, sizes, models):
+        c = row["curves"]
+        for i, loss in enumerate(c["loss"]):
+            best = i == c["best"]
+            ax.plot(
+                c["iteration"], _values(loss), color=ACCENT if best else FAINT, lw=2.0 if best else 0.7, zorder=3 if best else 1
+            )
+    for line in axes:
         line[0].set_ylabel("actual loss", fontsize=8)
-    for ax in axes[-1]:
-        ax.set_xlabel("iteration", fontsize=8)
     return figure
 
 
-def consistency(results: dict, sizes, variants: dict[str, str]):
-    """Actual (solid) and true (dashed) loss of the best seed."""
-    figure, axes = _grid(len(variants), len(sizes))
-    for line, (model, variant) in zip(axes, variants.items(), strict=True):
-        for ax, size in zip(line, sizes, strict=True):
-            result = results.get((size, model, variant))
-            if result is None:
-                ax.set_axis_off()
-                continue
-            i, h = result.run.best, result.history
-            ax.plot(h["iteration"][i], _positive(h["loss"][i]), color=INK, lw=1.5, label="actual")
-            ax.plot(h["iteration"][i], _positive(h["mean_squared_loss"][i]), color=ACCENT, lw=1.5, ls="--", label="true")
-            if (bound := result.run.certificate(i).bound) is not None:
-                ax.plot(h["iteration"][i], bound * _positive(h["loss"][i]), color=SECOND, lw=0.8, ls=":", label="bound")
-            ax.set_title(f"{model.upper()} ({size[0]},{size[1]})", fontsize=9, color=INK)
+def consistency(rows: Sequence[dict], sizes, models):
+    """Actual (solid) and true (dashed) loss of the best seed, and the bound."""
+    figure, axes = _grid(len(models), len(sizes))
+    for ax, row in _panels(axes, rows, sizes, models):
+        c = row["curves"]
+        loss = _values(c["loss"][c["best"]])
+        ax.plot(c["iteration"], loss, color=INK, lw=1.5, label="actual")
+        ax.plot(c["iteration"], _values(c["true"]), color=ACCENT, lw=1.5, ls="--", label="true")
+        if c["bound"] is not None:
+            ax.plot(c["iteration"], c["bound"] * loss, color=SECOND, lw=0.8, ls=":", label="bound")
+    for line in axes:
         line[0].set_ylabel("loss", fontsize=8)
         line[0].legend(frameon=False, fontsize=8)
-    for ax in axes[-1]:
-        ax.set_xlabel("iteration", fontsize=8)
     return figure
 
 
-def off_sample(result):
-    """Where, over all seeds, the network strays most from sin(x²) between the training points: (figure, words)."""
+def _panels(axes, rows: Sequence[dict], sizes, models):
+    """(axis, row) for every panel that has a run; the others are left blank."""
+    for line, model in zip(axes, models, strict=True):
+        for ax, size in zip(line, sizes, strict=True):
+            row = next((r for r in rows if r["model"] == model and tuple(r["size"]) == size), None)
+            if row is None:
+                ax.set_axis_off()
+                continue
+            ax.set_title(f"{model.upper()} ({size[0]},{size[1]})", fontsize=9, color=INK)
+            yield ax, row
+    for ax in axes[-1]:
+        ax.set_xlabel("iteration", fontsize=8)
+
+
+def off_sample(found: dict):
+    """The largest error between the training points, with the target and the points."""
     from matplotlib.figure import Figure
 
-    fine = np.linspace(-1, 1, 20001)
-    exact = np.sin(fine**2)
-    errors = np.array([np.abs(u(x=fine) - exact) for u in result.seeds])
-    i, k = np.unravel_index(errors.argmax(), errors.shape)
-    x = np.asarray(result.samples.terms[0].x.value)[:, 0]
-    near = np.abs(fine - fine[k]) < 0.15
     figure = Figure(figsize=(5.2, 3.4), layout="constrained", dpi=110)
     ax = figure.subplots()
     ax.spines[["top", "right"]].set_visible(False)
-    ax.plot(fine[near], exact[near], color=INK, lw=1.2, ls="--", label="sin(x²)")
-    ax.plot(fine[near], result.seeds[i](x=fine[near]), color=ACCENT, lw=1.5, label=f"network, seed {result.run.seeds[i]}")
-    inside = np.abs(x - fine[k]) < 0.15
-    ax.plot(x[inside], np.sin(x[inside] ** 2), "o", color=SECOND, ms=4, label="training points")
+    at, points = np.array(found["at"]), np.array(found["points"])
+    ax.plot(at, np.sin(at**2), color=INK, lw=1.2, ls="--", label="sin(x²)")
+    ax.plot(at, found["network"], color=ACCENT, lw=1.5, label=f"network, seed {found['seed']}")
+    ax.plot(points, np.sin(points**2), "o", color=SECOND, ms=4, label="training points")
     ax.legend(frameon=False, fontsize=8)
     ax.set_xlabel("x")
-    words = f"largest error off the samples: {errors[i, k]:.2e} at x = {fine[k]:.4f}, seed {result.run.seeds[i]}"
-    ax.set_title(words, fontsize=9, color=INK)
-    return figure, words
+    ax.set_title(f"largest error off the samples: {found['error']:.2e} at x = {found['x']:.4f}", fontsize=9, color=INK)
+    return figure
 
 
-def figures(name: str, results: dict) -> dict:
-    """Every figure of an experiment; results are keyed by (size, model, variant)."""
-    sizes = [size for size in EXPERIMENTS[name].sizes if any(key[0] == size for key in results)]
-    pde = EXPERIMENTS[name].kind == "pde"
-    variants = {}
-    for model in ("ls", "pm", "sapm"):
-        found = [key for key in results if key[1] == model]
-        if model == "ls" and found:
-            final = {key: float(np.min(results[key].history["loss"][:, -1])) for key in found}
-            variants["ls"] = min(found, key=lambda key: final[key])[2]
-        elif found:
-            variants[model] = "forward" if pde else "uniform"
-    made = {f"{name}_losses": losses(results, sizes, variants)}
-    pair = {model: variant for model, variant in variants.items() if model != "ls"}
-    if pair:
-        made[f"{name}_consistency"] = consistency(results, sizes, pair)
-    if name == "function_1d" and ((6, 10), "sapm", "uniform") in results:
-        made[f"{name}_off_sample"] = off_sample(results[(6, 10), "sapm", "uniform"])[0]
+def shown_rows(name: str, rows: Sequence[dict]) -> list[dict]:
+    """The variant that stands for each model and size in the figures: LS at its best rate, PINNs from the forward start."""
+    start, found = "forward" if EXPERIMENTS[name].kind == "pde" else "uniform", []
+    for size in EXPERIMENTS[name].sizes:
+        mine = [row for row in rows if tuple(row["size"]) == size]
+        found += [row for row in mine if row["model"] != "ls" and row["variant"] == start]
+        rates = [row for row in mine if row["model"] == "ls"]
+        found += [min(rates, key=lambda row: row["best"]["loss"])] if rates else []
+    return found
+
+
+def figures(name: str, rows: Sequence[dict]) -> dict:
+    """Every figure of an experiment."""
+    rows = shown_rows(name, rows)
+    sizes = [size for size in EXPERIMENTS[name].sizes if any(tuple(row["size"]) == size for row in rows)]
+    models = [model for model in ("ls", "pm", "sapm") if any(row["model"] == model for row in rows)]
+    made = {f"{name}_losses": losses(rows, sizes, models)}
+    if pair := [model for model in models if model != "ls"]:
+        made[f"{name}_consistency"] = consistency(rows, sizes, pair)
+    strays = [row["off_sample"] for row in rows if row["model"] == "sapm" and row["off_sample"]]
+    if strays:
+        made[f"{name}_off_sample"] = off_sample(strays[0])
     return made
 
 
@@ -226,15 +230,15 @@ CAPTIONS = {
 }
 
 
-def write(out: Path, rows: Sequence[dict], results: dict, quick: bool, env: dict) -> list[Path]:
-    """tables.md, tables.tex, tables.json, figures/ and report.html; results are keyed by (experiment, size, model, variant)."""
-    found = tables(rows, quick)
+def write(out: Path, rows: Sequence[dict], quick: bool) -> list[Path]:
+    """tables.md, tables.tex, tables.json, figures/ and report.html."""
+    found, env = tables(rows, quick), rows[0]["env"]
     written = {"tables.md": markdown(found), "tables.tex": latex(found)}
-    written["tables.json"] = store.to_json({"quick": quick, "env": env, "rows": list(rows), "tables": found}, indent=1)
+    bare = [{k: v for k, v in row.items() if k not in ("curves", "off_sample")} for row in rows]
+    written["tables.json"] = store.to_json({"quick": quick, "rows": bare, "tables": found}, indent=1)
     shown = ""
     for name in dict.fromkeys(row["experiment"] for row in rows):
-        mine = {key[1:]: result for key, result in results.items() if key[0] == name}
-        for label, figure in figures(name, mine).items():
+        for label, figure in figures(name, [row for row in rows if row["experiment"] == name]).items():
             (out / "figures").mkdir(parents=True, exist_ok=True)
             for kind in ("svg", "png"):
                 figure.savefig(out / "figures" / f"{label}.{kind}", dpi=130)

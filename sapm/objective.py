@@ -59,7 +59,7 @@ class Norms(eqx.Module):
 class Objective(eqx.Module):
     """A problem's terms with the model and its fixed weights β_l, α_l, l = 1..L, one pair of arrays per term.
 
-    `l2`: if given, l2 · Σ_l ‖W_l‖_F² is part of every loss, actual and true.
+    `l2`: if given, l2 · Σ_l ‖W_l‖_F² is part of the loss that is minimised.
     """
 
     terms: tuple[Term, ...]
@@ -131,7 +131,7 @@ def mean_square(network: Network, terms: Sequence[Term]) -> Float[Array, ""]:
 
 
 def true_loss(obj: Objective, network: Network) -> Float[Array, ""]:
-    """`mean_square`, with the ℓ² penalty where there is one."""
+    """What LS minimises: `mean_square`, with the ℓ² penalty where there is one."""
     loss = mean_square(network, obj.terms)
     if obj.l2 is None:
         return loss
@@ -326,7 +326,7 @@ def _constants(obj: Objective, sigma: Activation, i: int) -> tuple[float, float]
 def bound(obj: Objective, sigma: Activation) -> tuple[float | None, float | None, str]:
     """The proven and the printed constant between true and actual loss, None where no theorem applies, and why."""
     if obj.model == "ls":
-        return 1.0, 1.0, "the optimised loss is the true loss."
+        return 1.0, 1.0, "the optimised loss is the true loss (plus the ℓ² penalty, if any)."
     if obj.model == "pm":
         return None, None, "PM's loss does not bound the true loss: no theorem ties them, and in practice they part."
     pde = any(term.is_pde for term in obj.terms)
@@ -350,7 +350,7 @@ def certificate(obj: Objective, sigma: Activation, loss: float, mean_squared_los
     if constant is None:
         return Certificate(loss, true, None, None, None, theorem)
     if obj.model == "ls":
-        return Certificate(loss, true, 1.0, 1.0, loss == true, theorem)
+        return Certificate(loss, true, 1.0, 1.0, true <= loss, theorem)
     size = sum(float(jnp.sum(t.weight * jnp.sum(t.y**2, -1))) for t in obj.terms)
     holds = true <= constant * loss * (1 + ROUNDING) + 1e-24 * (1 + size)
     said = "holds" if holds else "IS BROKEN beyond rounding: this is a bug in the code, please report it"

@@ -46,7 +46,7 @@ def table(name: str, given, columns: int | None = None) -> np.ndarray:
     except (TypeError, ValueError):
         x = np.asarray("not numbers")
     if x.dtype.kind != "f":
-        raise TypeError(f"{name} must hold real numbers; got {type(given).__name__} of {np.asarray(given).dtype}.")
+        raise TypeError(f"{name} must hold real numbers, as many in every row; got {type(given).__name__}: {str(given)[:40]}.")
     x = x[:, None] if x.ndim == 1 else x
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"{name} has shape {np.shape(given)}; give one row per sample, (n, columns), with n ≥ 1.")
@@ -63,7 +63,7 @@ def _interior(domain: Domain, points, what: str, start: int) -> np.ndarray:
     if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
         return domain.points(whole(what, points), start)
     x = table(what, points, len(domain.names))
-    outside = domain.gap(x) < -1e-9 * domain.size
+    outside = domain.gap(x) < -1e-9
     if outside.any():
         raise ValueError(f"{what} has a point outside the domain: {place(domain.names, x[outside.argmax()])}.")
     return x
@@ -269,21 +269,31 @@ class PDE:
         if given is not None and not isinstance(given, (int, np.integer)):
             x = table(f"points of {name}", given, len(domain.names))
             allowed = condition.faces_in(domain)
-            for row, face in zip(x, domain.face_of(x), strict=True):
-                if face is None:
+            on = {face: domain.on_face(face, x) for face in domain.faces}
+            for i, row in enumerate(x):
+                mine = [face for face in domain.faces if on[face][i]]
+                if not mine:
                     raise ValueError(
                         f"{name} has a point off the boundary: {place(domain.names, row)}; its points must lie on a face."
                     )
-                if face not in allowed and not isinstance(condition, Inflow):
+                covered = [face for face in mine if face in allowed]
+                if not covered:
                     raise ValueError(
-                        f"{name} has a point on face {face!r}, {place(domain.names, row)}; it covers {', '.join(allowed)}."
+                        f"{name} has a point on face {mine[0]!r}, {place(domain.names, row)}; it covers {', '.join(allowed)}."
                     )
+                if condition.inflow_only and not any(self.entering(face, row[None])[0] for face in covered):
+                    raise ValueError(f"Inflow has a point where characteristics leave: {place(domain.names, row)}.")
             return x
         n = whole(f"points of {name}", given) if given is not None else n
         faces = condition.faces_in(domain)
         keep = self.entering if condition.inflow_only else lambda face, x: np.ones(len(x), bool)
-        pilot = 256 if len(domain.names) > 1 else 1
-        area = np.array([domain.area(face) * keep(face, domain.face_points(face, pilot)).mean() for face in faces])
+        if len(domain.names) == 1:  # a face is a point, or two
+            ends = [np.unique(domain.face_points(face, 8), axis=0) for face in faces]
+            found = np.concatenate([x[keep(face, x)] for face, x in zip(faces, ends, strict=True)])
+            if not len(found):
+                raise ValueError(f"Inflow has no inflow: characteristics enter at none of {', '.join(faces)}.")
+            return found
+        area = np.array([domain.area(face) * keep(face, domain.face_points(face, 256)).mean() for face in faces])
         if area.sum() == 0:
             raise ValueError(
                 f"Inflow has no inflow: sign·c·n ≥ 0 on all of {', '.join(faces) or 'no faces'}; characteristics enter elsewhere."
@@ -294,8 +304,6 @@ class PDE:
             counts[i] += 1
         found = []
         for face, count in zip(faces, counts, strict=True):
-            if len(domain.names) == 1:
-                count = min(count, 1)
             kept, start = np.zeros((0, len(domain.names))), 1
             while len(kept) < count:
                 x = domain.face_points(face, max(count, 64), start)

@@ -113,7 +113,13 @@ def _wanted(result):
     function = getattr(result.problem, "exact", None) or getattr(result.problem, "f", None)
     if function is None:
         return None
-    return lambda x: evaluate(function, "exact", result.samples.names, x, several=True)
+
+    def wanted(x):
+        with np.errstate(invalid="ignore"):
+            values = evaluate(function, "exact", result.samples.names, x, several=True, finite=False)
+        return np.where(np.isfinite(values), values, np.nan)  # a picture may reach where the answer does not
+
+    return wanted
 
 
 def _check_pictured(result) -> None:
@@ -171,7 +177,7 @@ def _error(result, i: int) -> Figure:
         ax.axhline(0, color=FAINT, lw=0.8)
         ax.set_ylabel("u - exact")
     else:
-        limit = float(np.max(np.abs(error))) or 1.0
+        limit = float(np.nanmax(np.abs(error))) or 1.0
         drawn = ax.scatter(x[:, 0], x[:, 1], c=error[:, 0], s=9, cmap="RdBu_r", vmin=-limit, vmax=limit)
         figure.colorbar(drawn, ax=ax, label="u - exact at test points")
         ax.set_ylabel(u.names[1])

@@ -13,7 +13,7 @@ import numpy as np
 from sapm import store
 from sapm.experiments import EXPERIMENTS, Experiment, find, paper
 from sapm.methods.build import choose
-from sapm.result import Result, load
+from sapm.result import Result
 from sapm.solver import resume, solve
 
 MODELS = ("ls", "pm", "sapm")
@@ -118,27 +118,28 @@ def all_cells(wanted: dict) -> list[Cell]:
     return found
 
 
-def run(out: Path, wanted: dict, tell: Callable[[str], None], progress: bool = True) -> dict[str, Result]:
-    """Make every run that is not there yet, continue those that were cut off; an interrupted run ends the series."""
-    todo, problems, results = all_cells(wanted), {}, dict[str, Result]()
+def run(out: Path, wanted: dict, tell: Callable[[str], None], progress: bool = True) -> list[dict]:
+    """Make every run that is not there yet, continue those that were cut off; an interrupted run ends the series.
+
+    A finished run leaves cell.json in its folder: all that tables and figures need. Such a folder is not run again.
+    """
+    todo, problems, rows = all_cells(wanted), {}, []
     for k, cell in enumerate(todo, 1):
         folder = out / cell.folder
         depth, width = cell.size
         tell(f"[{k}/{len(todo)}] {cell.experiment} ({depth},{width}) {cell.model.upper()} {cell.variant}")
-        if (folder / "summary.json").exists():
-            result = load(folder / "model.sapm")
-        else:
+        if not (folder / "cell.json").exists():
             if cell.experiment not in problems:
                 problems[cell.experiment] = EXPERIMENTS[cell.experiment].problem()
-            problem = problems[cell.experiment]
             if (folder / "checkpoint" / "latest.sapm").exists():
-                result = resume(folder, problem=None, progress=progress)
+                result = resume(folder, progress=progress)
             else:
-                result = solve(problem, **cell.settings, out=folder, progress=progress)
-        results[str(cell.folder)] = result
-        if "interrupted" in result.run.status:
-            raise KeyboardInterrupt
-    return results
+                result = solve(problems[cell.experiment], **cell.settings, out=folder, progress=progress)
+            if "interrupted" in result.run.status:
+                raise KeyboardInterrupt
+            store.write_whole(folder / "cell.json", store.to_json(summarise(cell, result)).encode())
+        rows.append(json.loads((folder / "cell.json").read_text()))
+    return rows
 
 
 # ---------------------------------------------------------------- what the runs say
@@ -178,6 +179,42 @@ def summarise(cell: Cell, result: Result) -> dict:
         "success_means": meaning,
         "largest_bound_ratio": None if np.isnan(ratio).all() else float(np.nanmax(ratio)),
         "holds": result.certificate.holds,
+        "curves": curves(result),
+        "off_sample": off_sample(result) if cell.experiment == "function_1d" else None,
+        "env": store.environment(),
+    }
+
+
+def curves(result: Result, most: int = 200) -> dict:
+    """What the figures draw: the actual loss of every seed and the true loss of the best, at `most` records or fewer."""
+    h, run = result.history, result.run
+    count = h["loss"].shape[1]
+    pick = np.unique(np.round(np.linspace(0, count - 1, min(count, most))).astype(int))
+    digits = lambda a: [None if not np.isfinite(v) else float(f"{v:.4g}") for v in a]  # noqa: E731
+    return {
+        "iteration": h["iteration"].max(0)[pick].tolist(),
+        "loss": [digits(row[pick]) for row in h["loss"]],
+        "true": digits(h["mean_squared_loss"][run.best][pick]),
+        "best": run.best,
+        "bound": run.certificate(run.best).bound,
+    }
+
+
+def off_sample(result: Result) -> dict:
+    """Where, over all seeds, the network strays most from the target between the training points, and how it looks there."""
+    fine = np.linspace(-1, 1, 20001)
+    exact = np.sin(fine**2)
+    errors = np.array([np.abs(u(x=fine) - exact) for u in result.seeds])
+    i, k = (int(v) for v in np.unravel_index(errors.argmax(), errors.shape))
+    near = np.flatnonzero(np.abs(fine - fine[k]) < 0.15)[::10]
+    x = np.asarray(result.samples.terms[0].x.value)[:, 0]
+    return {
+        "seed": result.run.seeds[i],
+        "x": float(fine[k]),
+        "error": float(errors[i, k]),
+        "at": fine[near].tolist(),
+        "network": result.seeds[i](x=fine[near]).tolist(),
+        "points": x[np.abs(x - fine[k]) < 0.15].tolist(),
     }
 
 

@@ -238,7 +238,9 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
 
 def _activation(path, config: dict, given) -> Activation:
     name = config["activation"]
-    if given is not None:
+    if given is not None and name in ACTIVATIONS and activation(given).name != name:
+        raise ValueError(f"{path} was made with the activation {name!r}, not with the one given; leave activation= out.")
+    if given is not None and name not in ACTIVATIONS:
         return activation(given)
     if name not in ACTIVATIONS:
         raise ValueError(f"{path} was made with an activation of yours, {name!r}, which a file cannot hold; give activation=….")
@@ -258,10 +260,14 @@ def check_same(problem, samples: Samples, config: dict) -> None:
     counts = {name: config[name] for name in ("points", "boundary_points", "test_points", "mu")}
     if counts["points"] is None and not hasattr(problem, "X"):
         counts["points"] = np.asarray(samples.terms[0].x.value)
+    if counts["test_points"] is None and "x" in samples.test:
+        counts["test_points"] = samples.test["x"]
     fresh = problem.samples(**counts)
     mine = to_arrays(samples)
     for name, a in to_arrays(fresh).items():
         b = mine.get(name)
+        if name == "test/y" and b is None:
+            continue  # an answer that was not known then
         if b is None or a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
             raise ValueError(
                 f"the problem given is not the stored one: {name} differs; give the problem that the file was made from."

@@ -112,7 +112,7 @@ class Solution:
         if missing:
             raise TypeError(f"{', '.join(missing)} is missing; give all coordinates: {wanted}.")
         in_jax = any(isinstance(value, jax.Array) for value in coordinates.values())
-        parts = [coordinates[name] if in_jax else _numbers(name, coordinates[name]) for name in self.names]
+        parts = [jnp.asarray(coordinates[name]) if in_jax else _numbers(name, coordinates[name]) for name in self.names]
         try:
             parts = (jnp if in_jax else np).broadcast_arrays(*parts)
         except ValueError:

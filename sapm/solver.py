@@ -21,7 +21,8 @@ from sapm.result import Result, from_file, to_file
 from sapm.samples import Samples
 from sapm.train import Moment, Run, train
 
-CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
+CHECKPOINT_SHARE = 20  # times as long as writing one takes, if that is more
 ITERATIONS = {"pde": 1000, "regression": 2000}  # by default
 POLISH_AFTER = 20  # sweeps, where "auto" goes on with the true loss
 
@@ -55,12 +56,20 @@ def _width(given, depth: int) -> int | list[int]:
 def _seeds(given) -> list[int]:
     if isinstance(given, Iterable) and not isinstance(given, str):
         numbers = [whole("a seed number", s, 0) for s in given]
+        if max(numbers, default=0) >= 2**32:
+            raise ValueError(f"seeds has {max(numbers)}; seed numbers must be below 2**32.")
         if not numbers:
             raise ValueError("seeds is empty; give how many (seeds=10) or which ones (seeds=[3, 4]).")
         if len(set(numbers)) != len(numbers):
             raise ValueError(f"seeds={numbers} names a seed twice; each one gives one network.")
         return numbers
     return list(range(whole("seeds", given)))
+
+
+def _key(given) -> int:
+    if whole("key", given, 0) >= 2**63:
+        raise ValueError(f"key={given} is too large; give a number below 2**63.")
+    return int(given)
 
 
 def _layers(name: str, given, depth: int):
@@ -130,7 +139,7 @@ def plan(
         "max_iter": ITERATIONS[kind] if max_iter is None else whole("max_iter", max_iter, 0),
         "max_seconds": None if max_seconds is None else _positive("max_seconds", max_seconds),
         "seeds": _seeds(seeds),
-        "key": whole("key", key, 0),
+        "key": _key(key),
         "init": init or default_init(method, sigma),
         "start": start or default_start(kind),
         "mu": None if mu is None else _positive("mu", mu),
@@ -241,7 +250,7 @@ def execute(
         began = time.monotonic()
         store.write(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
         now = time.monotonic()
-        next_save = now + max(CHECKPOINT_SECONDS, 20 * (now - began))  # at most a twentieth of the time goes into files
+        next_save = now + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (now - began))
 
     def watch(moment: Moment):
         bar.show(moment)
@@ -253,9 +262,10 @@ def execute(
         if on_record is None or not moment.recorded:
             return False
         arrays = (moment.loss.copy(), moment.mean_squared_loss.copy(), moment.bound_ratio)
-        return on_record(
+        stop = on_record(
             Progress(moment.iteration, moment.seconds, *arrays, lambda: Result(moment.run(), samples, config, problem))
         )
+        return stop is not None and bool(np.all(stop))
 
     label = f"{config['model'].upper()} · {config['method']}"
     with Bar(label, config["max_iter"], seconds, progress, first) as bar:

@@ -47,9 +47,9 @@ class Run:
     """What the loop gives. `history` has (seeds, records) arrays: iteration, seconds, loss, mean_squared_loss, bound_ratio.
 
     bound_ratio is the true loss over (bound × actual loss): at most 1 where a theorem binds them, NaN where none does.
-    `status` of a seed is "finished", "stalled", "non-finite" (its actual loss), "out of time", "stopped" or "interrupted";
-    `reason` says it in a sentence. A seed that failed keeps its last finite state. `chosen[i]` is the record that the result
-    of seed i stands for: the last, or with validation data the one that fits them best, whose state is then in `kept`.
+    `status` of a seed: "finished", "stalled", "non-finite" (its actual loss), "out of time", "stopped", "interrupted" or, for
+    a run that goes on, "running"; `reason` says it in a sentence. A seed that failed keeps its last finite state.
+    `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them best, whose state is then in `kept`.
     """
 
     method: Method
@@ -201,6 +201,7 @@ class _Loop:
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
         self.bound = bound(method.objective, method.sigma)[0]
         self.batch, self.began = _batch(method, len(seeds)), time.perf_counter()
+        self.now, self.marked = 0.0, (0, {})
         self.pace: float | None = None  # seconds per step of all seeds; unknown until the first call has been compiled
         count = len(seeds)
         if previous is None:
@@ -222,7 +223,7 @@ class _Loop:
             self.records.pop()  # a run that had not stopped here would have no such record
         self.chosen = np.minimum(previous.chosen, len(self.records) - 1)
         for i in np.flatnonzero(self.active):
-            self.status[i] = "finished"
+            self.status[i], self.reason[i] = "finished", ""
 
     @property
     def iteration(self) -> int:
@@ -241,23 +242,38 @@ class _Loop:
         if self.validation is None:
             self.chosen[:] = len(self.records) - 1
             return
+        if not _on_grid(self.iteration, self.every):
+            return  # an uncut run would have no such record, so it cannot be the one that is kept
         best = np.array([self.records[j][4][i] for i, j in enumerate(self.chosen)])
         better = self.current[2] < best
         self.chosen[better] = len(self.records) - 1
         self.kept = _keep(jnp.asarray(better), self.states, self.kept)
 
-    def run(self) -> Run:
-        history = {name: np.stack([r[j] for r in self.records], axis=1) for j, name in enumerate(self.names)}
+    def run(self, marked: tuple[int, dict] | None = None) -> Run:
+        """All of it so far, or at a marked moment. Between records, one more is added for the state that is there."""
+        length, at = marked or (len(self.records), vars(self))
+        records, chosen = self.records[:length], at["chosen"].copy()
+        if np.any(at["done"] != records[-1][0]):
+            records.append((at["done"].copy(), np.full(len(self.seeds), at["now"]), *at["current"]))
+            chosen = chosen if self.validation is not None else np.full(len(self.seeds), length)
+        history = {name: np.stack([r[j] for r in records], axis=1) for j, name in enumerate(self.names)}
         history["bound_ratio"] = _ratio(self.bound, history["loss"], history["mean_squared_loss"])
-        ends = tuple(self.status), tuple(self.reason)
-        return Run(self.method, self.seeds, self.states, history, *ends, self.chosen.copy(), self.kept)
+        status, reason = list(at["status"]), list(at["reason"])
+        for i in np.flatnonzero(at["active"]):
+            if not reason[i]:
+                status[i], reason[i] = "running", f"not finished: {at['done'][i]} iterations so far."
+        return Run(self.method, self.seeds, at["states"], history, tuple(status), tuple(reason), chosen, at["kept"])
 
     def moment(self, recorded: bool) -> Moment:
         loss, true = self.current[:2].copy()
-        return Moment(self.iteration, self.seconds, loss, true, _ratio(self.bound, loss, true), recorded, self.run)
+        marked = self.marked
+        return Moment(
+            self.iteration, self.seconds, loss, true, _ratio(self.bound, loss, true), recorded, lambda: self.run(marked)
+        )
 
     def mark(self) -> None:
         """Remember this moment (in one assignment): an interrupt may come anywhere in the next advance."""
+        self.now = self.seconds
         kept = {name: value for name, value in vars(self).items() if name not in ("records", "marked")}
         copied = {name: value.copy() if isinstance(value, (np.ndarray, list)) else value for name, value in kept.items()}
         self.marked = len(self.records), copied
@@ -350,7 +366,7 @@ def train(
     show = watch or (lambda moment: False)
     try:
         loop.mark()
-        stop = show(loop.moment(recorded=True))
+        stop = show(loop.moment(recorded=previous is None))
         while loop.active.any() and loop.iteration < iterations:
             at, left = loop.iteration, math.inf if seconds is None else seconds - loop.seconds
             if stop:

@@ -91,7 +91,8 @@ def test_starts_and_warm_start():
     model.fit(X, y)
     again = model.result_.history["loss"]
     assert np.allclose(again[:, 0], first[:, -1], rtol=1e-9) and np.all(again[:, -1] < first[:, -1])
-    with pytest.raises(ValueError, match="warm_start needs as many inputs"):
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))
+    with pytest.raises(ValueError, match="warm_start needs the inputs"):
         model.fit(X[:, :2], y)
     other = SAPMRegressor(**SMALL, n_init=2, random_state=1, early_stopping=False).fit(X, y)
     assert not np.isin(other.result_.history["loss"][:, 0], first[:, 0]).any()

@@ -68,7 +68,7 @@ def test_sweeps(config, options):
         assert got.shape == wanted.shape
         # The unknowns: rounding times the condition of the solves, which it passes through one after the other.
         assert relative(got, wanted) < TOLERANCE * (30 if obj.depth < 10 else 1e3)
-    assert relative(loss, ref.loss(rpoint, data)) < TOLERANCE
+    assert relative(loss, ref.loss(rpoint, data)) < 3 * TOLERANCE
 
 
 def test_orders_are_the_papers():

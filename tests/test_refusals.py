@@ -162,6 +162,12 @@ CASES = {
         ValueError,
         "learning_rate=-1; it must be a positive, finite number",
     ),
+    "order without layers": (lambda: solve(options={"order": ["W", "b"]}), ValueError, "must be a list of pairs such as"),
+    "order and joint": (lambda: solve(options={"order": [("W", 1)], "joint": True}), ValueError, "'Wb' is joint"),
+    "penalty of nothing": (lambda: solve(options={"l2": None}), ValueError, "l2=None; it must be a non-negative"),
+    "ragged": (lambda: sapm.Regression([[1, 2], [3]], [1, 2]), TypeError, "X must hold real numbers, as many in every row"),
+    "a huge seed": (lambda: solve(seeds=[2**40]), ValueError, r"seed numbers must be below 2\*\*32"),
+    "a huge key": (lambda: solve(key=2**64), ValueError, "is too large"),
     "no points": (lambda: sapm.solve(transport(), points=0), ValueError, "points=0 is too small; give 1 or more"),
     "point outside": (lambda: sapm.solve(transport(), points=[[0.5, 3]]), ValueError, r"outside the domain: \(t=0.5, x=3\)"),
     "too few on the boundary": (

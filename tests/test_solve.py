@@ -180,6 +180,20 @@ def test_polish_lowers_the_true_loss():
     assert np.allclose(sweeps.history["loss"], loss[:, :6], rtol=1e-8)
 
 
+def test_penalty_is_no_error():
+    """With an ℓ² penalty the loss contains it; the true loss and the errors do not."""
+    x = np.linspace(-1, 1, 20)
+    problem = sapm.Regression(x, np.sin(3 * x), test=(x, np.sin(3 * x)))
+    row = sapm.solve(problem, depth=2, width=4, seeds=1, model="ls", options={"l2": 0.1}, max_iter=20, progress=False).table[0]
+    assert row["train_error"] == pytest.approx(row["test_error"], rel=1e-9) and row["loss"] > row["mean_squared_loss"]
+
+
+def test_pictures_where_the_answer_ends(tmp_path):
+    """A target that is infinite at the end of its domain can be learned from inside, and shown."""
+    problem = sapm.Function(sapm.Box(x=(-1, 1)), lambda p: jnp.log(1 - p.x))
+    sapm.solve(problem, depth=2, width=4, points=20, seeds=1, max_iter=1, progress=False).report(tmp_path / "r.html")
+
+
 def test_problems_nobody_tuned_for():
     """A rotation in 2+1 dimensions, a jump in the inflow, five inputs and two outputs: reported, finite, falling."""
     turning = sapm.solve(rotation(), **(SMALL | {"depth": 3, "width": 6}), max_iter=50)

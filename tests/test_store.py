@@ -177,7 +177,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from problems import curve
 import sapm, sapm.solver
-sapm.solver.CHECKPOINT_SECONDS = 0.0
+sapm.solver.CHECKPOINT_SECONDS = sapm.solver.CHECKPOINT_SHARE = 0
 sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=100000, out={out!r}, progress=False)
 """
 
@@ -199,3 +199,37 @@ def test_killed_and_resumed(tmp_path):
     resumed = sapm.resume(out, max_iter=done + 20, progress=False)
     same(resumed, sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=done + 20, progress=False))
     assert jnp.ones(1).dtype == "float32" and wave.__name__ == "wave"
+
+
+@pytest.mark.parametrize("end", [15, 20])
+def test_checkpoints_between_records(end, tmp_path, monkeypatch):
+    """Cut between records, resumed and cut again at once: still the uninterrupted run. No record is told or written twice."""
+    settings = {"depth": 2, "width": 4, "seeds": 1, "method": "adam", "options": {"record_every": 10}, "progress": False}
+    sapm.solve(curve(), **settings, max_iter=end, out=tmp_path / "run")
+    told = []
+
+    def fail(state):
+        told.append(state.iteration)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        sapm.resume(tmp_path / "run", max_iter=40, on_record=fail, progress=False)
+    assert told == [20 if end == 15 else 30]
+    cut = sapm.load(tmp_path / "run" / "checkpoint" / "latest.sapm")
+    assert cut.history["iteration"][0, -1] == end and cut.table[0]["status"] == "running"
+    resumed = sapm.resume(tmp_path / "run", progress=False)
+    same(resumed, sapm.solve(curve(), **settings, max_iter=40))
+    lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [0, 10, 20, 30, 40]
+
+
+def test_best_by_validation_survives_a_cut_between_records(tmp_path):
+    x = np.linspace(-1, 1, 20)
+    problem = sapm.Regression(x, x + 0.3 * np.random.default_rng(0).normal(size=20), validation=(x + 0.05, x))
+    settings = {"depth": 2, "width": 8, "seeds": 2, "model": "ls", "options": {"record_every": 5}, "progress": False}
+    whole = sapm.solve(problem, **settings, max_iter=40)
+    for cut in (6, 7):
+        sapm.solve(problem, **settings, max_iter=cut, out=tmp_path / f"run{cut}")
+        resumed = sapm.resume(tmp_path / f"run{cut}", max_iter=40, progress=False)
+        same(resumed, whole)
+        assert np.array_equal(resumed.best(x=x), whole.best(x=x)) and np.array_equal(resumed.run.chosen, whole.run.chosen)

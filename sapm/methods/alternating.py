@@ -11,7 +11,7 @@ import jax
 from sapm.blocks import BLOCKS, update, update_run
 from sapm.jet import Activation, activation, float64
 from sapm.network import Network, initialise
-from sapm.objective import Objective, check_widths, start_point, true_loss
+from sapm.objective import Objective, check_widths, mean_square, start_point
 from sapm.work import Work, actual_loss, prepare
 
 Order = tuple[tuple[str, int], ...]
@@ -90,7 +90,7 @@ class Alternating(eqx.Module):
         return sweep(self.objective, state, self.order)
 
     def losses(self, state: Work):
-        return actual_loss(self.objective, state), true_loss(self.objective, state.network)
+        return actual_loss(self.objective, state), mean_square(state.network, self.objective.terms)
 
     def network(self, state: Work) -> Network:
         return state.network.narrow_input(self.widths[0])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.methods.alternating import alternating
@@ -70,15 +71,29 @@ def resolve_options(method: str, given: dict | None) -> dict:
     options = known | (given or {})
     for name in ("record_every", "patience", "polish_after"):
         value = options.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
             raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least 1.")
+        if value is not None:
+            options[name] = int(value)
     for name in ("stall", "l2", "learning_rate", "halving"):
         value, least = options.get(name, 1.0), name in ("stall", "l2")
-        if isinstance(value, (bool, str)) or not (0 < value < float("inf") or (least and value == 0)):
+        if isinstance(value, (bool, str)) or not np.isscalar(value) or not (0 < value < float("inf") or (least and value == 0)):  # type: ignore[operator]
             raise ValueError(
                 f"options has {name}={value!r}; it must be a {'non-negative' if least else 'positive'}, finite number."
             )
+    if options.get("order") is not None:
+        options["order"] = _order(options)
     return options
+
+
+def _order(options: dict) -> list[list]:
+    """The blocks of a sweep as pairs (block, layer)."""
+    given = list(options["order"])
+    if options["joint"] or options["shared"]:
+        raise ValueError("options has order and joint or shared; name the blocks in order: 'Wb' is joint, 'a-shared' is shared.")
+    if not given or not all(isinstance(p, (tuple, list)) and len(p) == 2 and isinstance(p[0], str) for p in given):
+        raise ValueError(f"options has order={given!r}; it must be a list of pairs such as ('W', 3): a block and a layer.")
+    return [[block, int(l)] for block, l in given]
 
 
 def default_init(method: str, sigma: Activation) -> str:
@@ -104,9 +119,11 @@ def check_names(init, start, sigma) -> None:
         raise ValueError(f"your activation is called {sigma.name!r}, like a built-in one; give it another name.")
 
 
+@float64
 def build(samples: Samples, config: dict, sigma: Activation) -> Method:
-    """The method that a (complete) configuration describes."""
-    depth, width, options = config["depth"], config["width"], config["options"]
+    """The method that a configuration describes."""
+    depth, width = config["depth"], config["width"]
+    options = ALL_OPTIONS | OPTIONS[config["method"]] | config["options"]
     hidden = [width] * (depth - 1) if isinstance(width, int) else list(width)
     widths = (samples.terms[0].x.value.shape[1], *hidden, samples.outputs)
     obj = objective(samples.terms, depth, config["model"], config["alpha"], config["beta"], options["l2"])

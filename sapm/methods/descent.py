@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from sapm.jet import Activation, activation, float64
 from sapm.network import Network, initialise
-from sapm.objective import Objective, Point, check_widths, penalty, start_point, true_loss
+from sapm.objective import Objective, Point, check_widths, mean_square, penalty, start_point, true_loss
 
 OPTIMISERS = ("gd", "adam", "lbfgs")
 
@@ -80,7 +80,7 @@ class Descent(eqx.Module):
         return DescentState(optax.apply_updates(variables, change), new)  # type: ignore[arg-type]
 
     def losses(self, state: DescentState) -> tuple[Array, Array]:
-        return self._loss(state.variables), true_loss(self.objective, self.network(state))
+        return self._loss(state.variables), mean_square(self.network(state), self.objective.terms)
 
     def network(self, state: DescentState) -> Network:
         return state.variables.network if isinstance(state.variables, Point) else state.variables

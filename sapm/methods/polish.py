@@ -50,7 +50,7 @@ class Polished(eqx.Module):
 
     def begin(self, network: Network) -> PolishedState:
         """At a given network: the sweeps are behind."""
-        return PolishedState(jnp.asarray(self.sweeps), self.first.begin(network), self.then.begin(network))
+        return PolishedState(jnp.asarray(self.sweeps, jnp.int64), self.first.begin(network), self.then.begin(network))
 
     def _sweep(self, state: PolishedState) -> PolishedState:
         work = self.first.step(state.work)
