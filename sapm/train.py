@@ -49,7 +49,8 @@ class Run:
     bound_ratio is the true loss over (bound × actual loss): at most 1 where a theorem binds them, NaN where none does.
     `status` of a seed: "finished", "stalled", "non-finite" (its actual loss), "out of time", "stopped", "interrupted" or, for
     a run that goes on, "running"; `reason` says it in a sentence. A seed that failed keeps its last finite state.
-    `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them best, whose state is then in `kept`.
+    `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them
+    best, whose state is then in `kept`.
     """
 
     method: Method
