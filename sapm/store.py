@@ -8,11 +8,14 @@ import os
 import platform
 import sys
 import tempfile
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from sapm import __version__
 
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
 
@@ -105,14 +108,19 @@ def environment() -> dict:
     """Enough to explain a difference between two runs."""
     import jax
 
-    packages = ("sapm", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+    packages = {"sapm": __version__}
+    for name in ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy"):
+        try:
+            packages[name] = installed(name)
+        except PackageNotFoundError:  # on the path without being installed
+            packages[name] = "unknown"
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
-        "packages": {name: installed(name) for name in packages},
+        "packages": packages,
         "flags": {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
     }
 
