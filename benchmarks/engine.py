@@ -173,8 +173,8 @@ class Engine:
     def measure(self, seconds: float):
         state, losses = self.compared, []
         for _ in range(CHECKED):
-            state, (actual, _) = self.sweeps(self.method, state, 1)
-            losses.append(float(actual[0]))
+            state = self.sweeps(self.method, state, 1)
+            losses.append(float(train._losses(self.method, state, None)[0][0]))
 
         def run(count):
             began = clock()

@@ -77,34 +77,24 @@ def _split(word: str, names: Sequence[str]) -> Key | None:
     return None
 
 
-def scalar(value, what: str):
-    """One real number per point, or a sentence."""
+def numbers(value, what: str, several: bool = False):
+    """What a user's function gave for one point, as an array (m,) of real numbers, m = 1 unless `several`; or a sentence."""
+    wanted = "a number, or several," if several else "one number"
     if value is None:
-        raise TypeError(f"{what} returned None; it must return one number for one point (is a `return` missing?).")
+        raise TypeError(f"{what} returned None; it must return {wanted} for one point (is a `return` missing?).")
     try:
         value = jnp.asarray(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{what} returned {value!r}; it must return one number for one point.") from None
+        raise TypeError(f"{what} returned {value!r}; it must return {wanted} for one point.") from None
     if jnp.iscomplexobj(value):
-        raise TypeError(f"{what} returned a complex number; it must be real: solve for real and imaginary parts apart.")
-    if value.size != 1:
-        raise ValueError(f"{what} returned shape {value.shape}; it must return one number for one point (it is applied to each).")
-    return value.reshape(()).astype(jnp.float64)
-
-
-def vector(value, what: str):
-    """One or several real numbers per point: (m,)."""
-    if value is None:
-        raise TypeError(f"{what} returned None; it must return a number, or several, for one point (is a `return` missing?).")
-    try:
-        value = jnp.asarray(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{what} returned {value!r}; it must return a number, or several, for one point.") from None
-    if jnp.iscomplexobj(value):
-        raise TypeError(f"{what} returned complex numbers; they must be real: give real and imaginary parts as two outputs.")
-    if value.ndim > 1 or value.size == 0:
-        raise ValueError(f"{what} returned shape {value.shape}; it must return one number for one point, or a vector of outputs.")
+        raise TypeError(f"{what} returned complex numbers; they must be real: take real and imaginary parts apart.")
+    if value.size == 0 or (value.ndim > 1 if several else value.size != 1):
+        raise ValueError(f"{what} returned shape {value.shape}; it must return {wanted} for one point (it is applied to each).")
     return value.reshape(-1).astype(jnp.float64)
+
+
+def scalar(value, what: str):
+    return numbers(value, what)[0]
 
 
 @float64
@@ -112,8 +102,7 @@ def evaluate(
     function: Callable, what: str, names: Sequence[str], x: np.ndarray, several: bool = False, finite: bool = True
 ) -> np.ndarray:
     """The user's function of one point at every row of x: (n, outputs). Vectorised where it can be traced, else row by row."""
-    check = vector if several else scalar
-    one = lambda row: jnp.atleast_1d(check(function(Coordinates(names, row)), what))  # noqa: E731
+    one = lambda row: numbers(function(Coordinates(names, row)), what, several)  # noqa: E731
     x = np.asarray(x, float)
     with np.errstate(all="ignore"):
         one(x[0])  # outside JAX first, where a mistake is reported as it is
