@@ -16,7 +16,6 @@ from rich.table import Table
 
 from sapm import report, store
 from sapm.characteristics import reference
-from sapm.domain import domain_from
 from sapm.jet import ACTIVATIONS, Activation, activation
 from sapm.methods.build import build
 from sapm.objective import Certificate
@@ -277,8 +276,3 @@ def check_same(problem, samples: Samples, config: dict) -> None:
 def load(path: str | Path, problem=None, activation=None) -> Result:
     """Read what `result.save` wrote. `problem`: needed again only for what uses its code, such as `reference_error`."""
     return from_file(path, problem, activation)
-
-
-def domain_of(samples: Samples):
-    """The domain the samples came from, or None."""
-    return None if samples.domain is None else domain_from(samples.domain)

@@ -1,5 +1,8 @@
 """The engine equals the slow transcription of the paper to 1e-12: losses, weights, ridges, blocks, whole sweeps."""
 
+import os
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -41,6 +44,8 @@ def test_losses_weights_and_ridges(config):
         assert relative(np.broadcast_to(obj.terms[0].weight * weight, n), weights) < TOLERANCE
 
 
+# Other programs of this suite are compiled in haste (conftest.py); here the order of rounding is to be the usual one.
+AS_USERS_HAVE_IT = {"xla_cpu_use_fusion_emitters": True} if "fusion_emitters" in os.environ["XLA_FLAGS"] else None
 SWEEPS = [(config, {}) for config in SAPM + PM]
 SWEEPS += [(config, {"joint": True}) for config in (SAPM[1], SAPM[5])] + [(SAPM[4], {"shared": True})]
 
@@ -56,7 +61,7 @@ def test_sweeps(config, options):
     network = point.network.widen_input(method.objective.terms[0].x.value.shape[1]) if method.loop else point.network.unstacked()
     point = Point(network, tuple(Stack.of(a.layers(), network.stack.run) for a in point.aux))
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=AS_USERS_HAVE_IT)
     def engine(method, point):
         work = method.step(prepare(method.objective, point))
         found = point_of(work)
@@ -67,8 +72,8 @@ def test_sweeps(config, options):
     for got, wanted in zip(engine_arrays(found), reference_arrays(rpoint), strict=True):
         assert got.shape == wanted.shape
         # The unknowns: rounding times the condition of the solves, which it passes through one after the other.
-        assert relative(got, wanted) < TOLERANCE * (30 if obj.depth < 10 else 1e3)
-    assert relative(loss, ref.loss(rpoint, data)) < 3 * TOLERANCE
+        assert relative(got, wanted) < TOLERANCE * (10 if obj.depth < 10 else 1e3)
+    assert relative(loss, ref.loss(rpoint, data)) < TOLERANCE
 
 
 def test_orders_are_the_papers():
