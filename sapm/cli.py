@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 BAD, DIVERGED, BROKEN, INTERRUPTED = 2, 3, 4, 130
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs of a reproduction made at a time, each in its own process.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to keep the run in.")]
 
 
@@ -192,6 +193,7 @@ def resume(
     path: Annotated[Path, typer.Argument(help="The folder of a run or of a reproduction.")],
     max_iter: Annotated[int | None, typer.Option(help="Iterations in all; by default as many as were asked for.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Seconds from now.")] = None,
+    jobs: Jobs = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -199,7 +201,7 @@ def resume(
     from sapm.reproduce import PLAN
 
     if (path / PLAN).exists():
-        _reproduce(path, json.loads((path / PLAN).read_text()), quiet, as_json)
+        _reproduce(path, json.loads((path / PLAN).read_text()), jobs, quiet, as_json)
         return
     from sapm.solver import resume as continued
 
@@ -292,6 +294,7 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder; a reproduction that is there is continued.")] = Path(
         "reproduction"
     ),
+    jobs: Jobs = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -307,16 +310,16 @@ def reproduce(
         pairs.append((L, M))
     wanted = plan(experiments, [m.strip() for m in models.split(",")], pairs, quick)
     begin(out, wanted)
-    _reproduce(out, wanted, quiet, as_json)
+    _reproduce(out, wanted, jobs, quiet, as_json)
 
 
-def _reproduce(out: Path, wanted: dict, quiet: bool, as_json: bool) -> None:
+def _reproduce(out: Path, wanted: dict, jobs: int, quiet: bool, as_json: bool) -> None:
     from sapm import gallery
     from sapm.reproduce import run, verdict
 
     tell = (lambda text: None) if quiet or as_json else (lambda text: _console(stderr=True).print(text, style="dim"))
     try:
-        rows = run(out, wanted, tell, not quiet)
+        rows = run(out, wanted, tell, not quiet, jobs)
     except KeyboardInterrupt:
         print(f"sapm: interrupted; continue with: sapm resume {out}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +48,10 @@ class Cell:
     def folder(self) -> Path:
         depth, width = self.size
         return Path(self.experiment) / f"{depth}x{width}" / f"{self.model}-{self.variant}"
+
+    def __str__(self) -> str:
+        depth, width = self.size
+        return f"{self.experiment} ({depth},{width}) {self.model.upper()} {self.variant}"
 
 
 def cells(experiment: Experiment, models: Sequence[str], sizes: Sequence[tuple[int, int]] | None, quick: bool) -> list[Cell]:
@@ -118,28 +128,77 @@ def all_cells(wanted: dict) -> list[Cell]:
     return found
 
 
-def run(out: Path, wanted: dict, tell: Callable[[str], None], progress: bool = True) -> list[dict]:
+def run(out: Path, wanted: dict, tell: Callable[[str], None], progress: bool = True, jobs: int = 1) -> list[dict]:
     """Make every run that is not there yet, continue those that were cut off; an interrupted run ends the series.
 
     A finished run leaves cell.json in its folder: all that tables and figures need. Such a folder is not run again.
+    `jobs` runs are made at a time, each in a process of its own.
     """
-    todo, problems, rows = all_cells(wanted), {}, []
-    for k, cell in enumerate(todo, 1):
-        folder = out / cell.folder
-        depth, width = cell.size
-        tell(f"[{k}/{len(todo)}] {cell.experiment} ({depth},{width}) {cell.model.upper()} {cell.variant}")
-        if not (folder / "cell.json").exists():
-            if cell.experiment not in problems:
-                problems[cell.experiment] = EXPERIMENTS[cell.experiment].problem()
-            if (folder / "checkpoint" / "latest.sapm").exists():
-                result = resume(folder, progress=progress)
-            else:
-                result = solve(problems[cell.experiment], **cell.settings, out=folder, progress=progress)
-            if "interrupted" in result.run.status:
-                raise KeyboardInterrupt
-            store.write_whole(folder / "cell.json", store.to_json(summarise(cell, result)).encode())
-        rows.append(json.loads((folder / "cell.json").read_text()))
-    return rows
+    with store.Claim(out):
+        begin(out, wanted)
+        todo = all_cells(wanted)
+        missing = [cell for cell in todo if not (out / cell.folder / "cell.json").exists()]
+        if len(missing) < len(todo):
+            tell(f"{len(todo) - len(missing)} of {len(todo)} runs are there already")
+        if jobs > 1:
+            _make_side_by_side(out, missing, jobs, tell)
+        else:
+            for k, cell in enumerate(missing, 1):
+                tell(f"[{k}/{len(missing)}] {cell}")
+                make(out, cell, progress)
+        return [json.loads((out / cell.folder / "cell.json").read_text()) for cell in todo]
+
+
+def make(out: Path, cell: Cell, progress: bool) -> None:
+    """One run, from its checkpoint if it has one."""
+    folder = out / cell.folder
+    if (folder / "checkpoint" / "latest.sapm").exists():
+        result = resume(folder, progress=progress)
+    else:
+        result = solve(EXPERIMENTS[cell.experiment].problem(), **cell.settings, out=folder, progress=progress)
+    if "interrupted" in result.run.status:
+        raise KeyboardInterrupt
+    store.write_whole(folder / "cell.json", store.to_json(summarise(cell, result)).encode())
+
+
+def _in_a_process(out: Path, cell: Cell) -> None:
+    """A child leaves the terminal's group: Ctrl-C reaches it once, through its parent."""
+    os.setpgrp()
+    try:
+        make(out, cell, False)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, OSError) as error:
+        print(f"{cell}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _make_side_by_side(out: Path, missing: Sequence[Cell], jobs: int, tell: Callable[[str], None]) -> None:
+    """A few processes at a time: on a GPU the runs of small networks leave it idle between kernels."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    spawn, waiting, busy, failed = get_context("spawn"), list(missing), {}, []
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < jobs:
+                cell = waiting.pop(0)
+                process = spawn.Process(target=_in_a_process, args=(out, cell))
+                process.start()
+                busy[process.sentinel] = process, cell, time.monotonic()
+            for sentinel in wait(list(busy)):
+                process, cell, began = busy.pop(sentinel)
+                process.join()
+                failed += [cell] if process.exitcode else []
+                done = len(missing) - len(waiting) - len(busy)
+                said = "failed" if process.exitcode else "done"
+                tell(f"[{done}/{len(missing)}] {cell}: {said}, {time.monotonic() - began:.0f} s")
+    except KeyboardInterrupt:
+        for process, _, _ in busy.values():
+            os.kill(process.pid, signal.SIGINT)
+        for process, _, _ in busy.values():
+            process.join()
+        raise
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(missing)} runs failed, the first {failed[0]}; the others are kept in {out}.")
 
 
 # ---------------------------------------------------------------- what the runs say

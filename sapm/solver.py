@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,9 @@ def solve(
     for sentence in doubts(problem, sigma):
         warnings.warn(sentence, stacklevel=2)
     samples = problem.samples(points, boundary_points, test_points, config["mu"])
-    return execute(problem, samples, config, sigma, out=out, progress=progress, on_record=on_record)
+    folder = None if out is None else store.Folder(out)
+    with nullcontext() if folder is None else folder.claim:
+        return execute(problem, samples, config, sigma, folder=folder, progress=progress, on_record=on_record)
 
 
 def doubts(problem, sigma: Activation) -> list[str]:
@@ -229,13 +232,12 @@ def execute(
     sigma: Activation,
     previous: Run | None = None,
     networks: list | None = None,
-    out: str | Path | None = None,
+    folder: store.Folder | None = None,
     progress: bool = True,
     on_record: Callable[[Progress], Any] | None = None,
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
     options, seconds = config["options"], config["max_seconds"]
-    folder = None if out is None else store.Folder(out)
     method = build(samples, config, sigma)
     first = 0
     if previous is not None:
@@ -339,15 +341,18 @@ def resume(
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run, or a file written by result.save(…).")
     if problem is not None and not isinstance(problem, PROBLEMS):
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
-    before = from_file(file, problem, activation)
-    config = before.config | {"max_seconds": None if max_seconds is None else _positive("max_seconds", max_seconds)}
-    if max_iter is not None:
-        done = int(before.run.history["iteration"].max())
-        if whole("max_iter", max_iter, 0) < done:
-            raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
-        config["max_iter"] = max_iter
-    if path.is_dir():
-        folder.write_json("config.json", config)
-        folder.write_history(lines(before.run))
-    sigma, out = before.run.method.sigma, path if path.is_dir() else None
-    return execute(problem, before.samples, config, sigma, before.run, out=out, progress=progress, on_record=on_record)
+    with folder.claim if path.is_dir() else nullcontext():
+        before = from_file(file, problem, activation)
+        config = before.config | {"max_seconds": None if max_seconds is None else _positive("max_seconds", max_seconds)}
+        if max_iter is not None:
+            done = int(before.run.history["iteration"].max())
+            if whole("max_iter", max_iter, 0) < done:
+                raise ValueError(
+                    f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing."
+                )
+            config["max_iter"] = max_iter
+        if path.is_dir():
+            folder.write_json("config.json", config)
+            folder.write_history(lines(before.run))
+        more: dict[str, Any] = {"folder": folder if path.is_dir() else None, "progress": progress, "on_record": on_record}
+        return execute(problem, before.samples, config, before.run.method.sigma, before.run, **more)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from sapm import __version__
 
@@ -125,19 +126,40 @@ def environment() -> dict:
     }
 
 
+class Claim:
+    """A folder for one process at a time. The system drops the claim when its owner ends, however it ends."""
+
+    def __init__(self, path: Path):
+        self.path, self._lock = path, FileLock(path / ".lock", timeout=0)
+
+    def __enter__(self) -> Claim:
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise ValueError(
+                f"{self.path} is in use by another process; wait for it to end, or choose another folder; nothing was changed."
+            ) from None
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._lock.release()
+
+
 class Folder:
     """The folder of a run: config.json, env.json, history.jsonl, checkpoint/latest.sapm; at the end summary.json, model.sapm."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self.claim = Claim(self.path)
         self.checkpoint = self.path / "checkpoint" / "latest.sapm"
         self.model = self.path / "model.sapm"
         self._history = self.path / "history.jsonl"
 
     def begin(self, config: dict, env: dict) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
-        if self.checkpoint.exists() or (self.path / "config.json").exists():
+        if self.checkpoint.exists():
             raise ValueError(
                 f"out={str(self.path)!r} holds a run; continue it with sapm.resume or choose another folder; nothing was changed."
             )
