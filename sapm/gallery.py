@@ -12,7 +12,7 @@ import numpy as np
 from sapm import store
 from sapm.experiments import EXPERIMENTS, paper
 from sapm.report import ACCENT, FAINT, INK, SECOND, STYLE, _positive, image
-from sapm.reproduce import verdict
+from sapm.reproduce import VERDICTS, paper_row, verdict
 
 ALL_SEEDS = {"function_1d": ((10, 10), (6, 50)), "function_10d": ((6, 10), (8, 10), (10, 10))}
 
@@ -29,8 +29,7 @@ def best_table(name: str, rows: Sequence[dict]) -> tuple[list[str], list[list[st
     head += ["solution err" if pde else "test err", "paper", "median err", "worst err", "success", "bound", "verdict"]
     body = []
     for row in rows:
-        printed = paper()["best_seed"][name]["{},{}".format(*row["size"])][row["model"].upper()]
-        best = row["best"]
+        printed, best = paper_row(row), row["best"]
         cells = ["({},{})".format(*row["size"]), row["model"].upper(), row["variant"]]
         pairs = [("loss", "actual_loss"), ("mean_squared_loss",) * 2, *([] if pde else [("train_error",) * 2]), (error,) * 2]
         for ours, theirs in pairs:
@@ -68,7 +67,7 @@ def tables(rows: Sequence[dict], quick: bool) -> list[dict]:
     for name in dict.fromkeys(row["experiment"] for row in rows):
         mine = [row for row in rows if row["experiment"] == name]
         e = EXPERIMENTS[name]
-        scale = f"{mine[0]['seeds']} seeds, {mine[0]['iterations']} iterations"
+        scale = f"{mine[0]['seeds']} seeds, {max(row['iterations'] for row in mine)} iterations"
         scale = f"QUICK RUN, not the paper's scale: {scale}" if quick else scale
         bound = "bound: largest true loss over the proven bound in any record of any seed (at most 1; PM has none)"
         note = f"{scale}. {e.assumed} Success: {mine[0]['success_means']}; {bound}."
@@ -88,32 +87,41 @@ def tables(rows: Sequence[dict], quick: bool) -> list[dict]:
     return found
 
 
-def markdown(found: Sequence[dict]) -> str:
-    parts = []
+def markdown(found: Sequence[dict], pictures: dict[str, str], lead: Sequence[str]) -> str:
+    """The whole report in Markdown; `pictures` are captions by name, shown before the first table of their experiment."""
+    parts, left = ["# The paper's experiments, ours beside the paper's", "", *(f"{text}\n" for text in lead)], dict(pictures)
     for t in found:
+        for label in [label for label in left if t["name"].startswith(label.rsplit("_", 1)[0].removesuffix("_off"))]:
+            parts.append(f"![{left[label]}](figures/{label}.svg)\n\n{left.pop(label)}\n")
         lines = ["| " + " | ".join(cells) + " |" for cells in (t["head"], ["---"] * len(t["head"]), *t["body"])]
-        parts.append("\n".join([f"### {t['title']}", "", *lines, "", t["note"], ""]))
+        parts.append("\n".join([f"## {t['title']}", "", *lines, "", t["note"], ""]))
     return "\n".join(parts)
 
 
+SYMBOLS = {
+    "→": r"\to",
+    "≥": r"\ge",
+    "²": "^2",
+    "⁴": "^4",
+    "·": r"\cdot",
+    "×": r"\times",
+    "√": r"\surd",
+    "Σ": r"\Sigma",
+    "μ": r"\mu",
+}
+ESCAPES = str.maketrans(
+    {c: "\\" + c for c in "%_&#$"} | {c: f"${tex}$" for c, tex in SYMBOLS.items()} | {"–": "--", "^": r"\^{}", "<": "$<$"}
+)
+
+
 def latex(found: Sequence[dict]) -> str:
-    escape = str.maketrans(
-        {c: "\\" + c for c in "%_&#$"} | {"→": r"$\to$", "≥": r"$\ge$", "–": "--", "²": r"$^2$", "·": r"$\cdot$"}
-    )
     parts = []
     for t in found:
-        rows = [" & ".join(cell.translate(escape) for cell in cells) + r" \\" for cells in (t["head"], *t["body"])]
-        columns, title = "l" * len(t["head"]), t["title"].translate(escape)
-        lines = [
-            "\\begin{table}",
-            "\\centering\\small",
-            f"\\begin{{tabular}}{{{columns}}}",
-            "\\hline",
-            rows[0],
-            "\\hline",
-            *rows[1:],
-        ]
-        parts.append("\n".join([*lines, "\\hline", "\\end{tabular}", f"\\caption{{{title}}}", "\\end{table}", ""]))
+        rows = [" & ".join(cells).translate(ESCAPES).replace(r" \& ", " & ") + r" \\" for cells in (t["head"], *t["body"])]
+        tabular = [r"\hline", rows[0], r"\hline", *rows[1:], r"\hline", r"\end{tabular}"]
+        start = [r"\begin{table}", r"\centering\small", rf"\begin{{tabular}}{{{'l' * len(t['head'])}}}"]
+        caption = rf"\caption{{{(t['title'] + '. ' + t['note']).translate(ESCAPES)}}}"
+        parts.append("\n".join([*start, *tabular, caption, r"\end{table}", ""]))
     return "\n".join(parts)
 
 
@@ -181,16 +189,17 @@ def _panels(axes, rows: Sequence[dict], sizes, models):
         ax.set_xlabel("iteration", fontsize=8)
 
 
-def off_sample(found: dict):
+def off_sample(row: dict):
     """The largest error between the training points, with the target and the points."""
     from matplotlib.figure import Figure
 
+    found, (depth, width) = row["off_sample"], row["size"]
     figure = Figure(figsize=(5.2, 3.4), layout="constrained", dpi=110)
     ax = figure.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     at, points = np.array(found["at"]), np.array(found["points"])
     ax.plot(at, np.sin(at**2), color=INK, lw=1.2, ls="--", label="sin(x²)")
-    ax.plot(at, found["network"], color=ACCENT, lw=1.5, label=f"network, seed {found['seed']}")
+    ax.plot(at, found["network"], color=ACCENT, lw=1.5, label=f"SAPM ({depth},{width}), seed {found['seed']}")
     ax.plot(points, np.sin(points**2), "o", color=SECOND, ms=4, label="training points")
     ax.legend(frameon=False, fontsize=8)
     ax.set_xlabel("x")
@@ -198,59 +207,82 @@ def off_sample(found: dict):
     return figure
 
 
-def shown_rows(name: str, rows: Sequence[dict]) -> list[dict]:
-    """The variant that stands for each model and size in the figures: LS at its best rate, PINNs from the forward start."""
-    start, found = "forward" if EXPERIMENTS[name].kind == "pde" else "uniform", []
-    for size in EXPERIMENTS[name].sizes:
-        mine = [row for row in rows if tuple(row["size"]) == size]
-        found += [row for row in mine if row["model"] != "ls" and row["variant"] == start]
-        rates = [row for row in mine if row["model"] == "ls"]
-        found += [min(rates, key=lambda row: row["best"]["loss"])] if rates else []
-    return found
+def shown_rows(rows: Sequence[dict]) -> list[dict]:
+    """The variant that stands for each model and size in the figures: the one with the smallest actual loss."""
+    found = {}
+    for row in rows:
+        key = (*row["size"], row["model"])
+        if key not in found or row["best"]["loss"] < found[key]["best"]["loss"]:
+            found[key] = row
+    return list(found.values())
 
 
 def figures(name: str, rows: Sequence[dict]) -> dict:
     """Every figure of an experiment."""
-    rows = shown_rows(name, rows)
+    rows = shown_rows(rows)
     sizes = [size for size in EXPERIMENTS[name].sizes if any(tuple(row["size"]) == size for row in rows)]
     models = [model for model in ("ls", "pm", "sapm") if any(row["model"] == model for row in rows)]
     made = {f"{name}_losses": losses(rows, sizes, models)}
     if pair := [model for model in models if model != "ls"]:
         made[f"{name}_consistency"] = consistency(rows, sizes, pair)
-    strays = [row["off_sample"] for row in rows if row["model"] == "sapm" and row["off_sample"]]
+    strays = [row for row in rows if row["model"] == "sapm" and row["off_sample"]]
     if strays:
-        made[f"{name}_off_sample"] = off_sample(strays[0])
+        made[f"{name}_off_sample"] = off_sample(max(strays, key=lambda row: row["off_sample"]["error"]))
     return made
 
 
 CAPTIONS = {
-    "losses": "The actual loss of every seed (thin) and of the best one (bold).",
-    "consistency": "Best seed: the actual loss (solid), the network's true loss (dashed), and the bound on it (dotted).",
-    "off_sample": "The seed and the place of the largest error between the training points.",
+    "losses": "the actual loss of every seed (thin) and of the best one (bold), each model in its best variant.",
+    "consistency": "best seed: the actual loss (solid), the network's true loss (dashed), and the bound on it (dotted).",
+    "off_sample": "the size, the seed and the place of SAPM's largest error between the training points.",
 }
 
 
+def lead(rows: Sequence[dict], quick: bool) -> list[str]:
+    """What was run, where, and how long it took."""
+    scale = (
+        "Quick run: fewer seeds, iterations and points than the paper."
+        if quick
+        else "Full scale: the paper's seeds and iterations."
+    )
+    machines: dict[str, list[float]] = {}
+    for row in rows:
+        env = row["env"]
+        name = ", ".join([*env["devices"], f"{env['cores']} cores", f"Python {env['python']}"])
+        name += "".join(f", {k} {v}" for k, v in env["packages"].items())
+        machines.setdefault(name, []).append(row["seconds"])
+    where = "; ".join(
+        f"{len(times)} runs, {sum(times) / 60:.0f} minutes of training in all, on {name}" for name, times in machines.items()
+    )
+    held = [row["holds"] for row in rows if row["model"] == "sapm"]
+    bound = f"SAPM's proven bound was checked at every record: it held in {sum(held)} of {len(held)} runs."
+    return [scale, where + ".", bound, VERDICTS.replace("\n", " ")]
+
+
 def write(out: Path, rows: Sequence[dict], quick: bool) -> list[Path]:
-    """tables.md, tables.tex, tables.json, figures/ and report.html."""
-    found, env = tables(rows, quick), rows[0]["env"]
-    written = {"tables.md": markdown(found), "tables.tex": latex(found)}
+    """results.md, tables.tex, tables.json, figures/ and report.html."""
+    found, first = tables(rows, quick), lead(rows, quick)
     bare = [{k: v for k, v in row.items() if k not in ("curves", "off_sample")} for row in rows]
-    written["tables.json"] = store.to_json({"quick": quick, "rows": bare, "tables": found}, indent=1)
-    shown = ""
+    shown, captions = "", {}
     for name in dict.fromkeys(row["experiment"] for row in rows):
         for label, figure in figures(name, [row for row in rows if row["experiment"] == name]).items():
             (out / "figures").mkdir(parents=True, exist_ok=True)
             for kind in ("svg", "png"):
-                figure.savefig(out / "figures" / f"{label}.{kind}", dpi=130)
-            caption = CAPTIONS[label.removeprefix(name + "_")]
-            shown += f"<figure>{image(figure)}<figcaption>{html.escape(name)}: {caption}</figcaption></figure>"
-    written["report.html"] = _page(found, shown, quick, env)
+                figure.savefig(out / "figures" / f"{label}.{kind}", dpi=130, metadata={"Date": None} if kind == "svg" else None)
+            captions[label] = f"{name}: {CAPTIONS[label.removeprefix(name + '_')]}"
+            shown += f"<figure>{image(figure)}<figcaption>{html.escape(captions[label])}</figcaption></figure>"
+    written = {
+        "results.md": markdown(found, captions, first),
+        "tables.tex": latex(found),
+        "tables.json": store.to_json({"quick": quick, "rows": bare, "tables": found}, indent=1),
+        "report.html": _page(found, shown, first),
+    }
     for name, text in written.items():
         store.write_whole(out / name, text.encode())
     return [out / name for name in written]
 
 
-def _page(found: Sequence[dict], shown: str, quick: bool, env: dict) -> str:
+def _page(found: Sequence[dict], shown: str, first: Sequence[str]) -> str:
     blocks = ""
     for t in found:
         head = "".join(f"<th>{html.escape(c)}</th>" for c in t["head"])
@@ -259,16 +291,11 @@ def _page(found: Sequence[dict], shown: str, quick: bool, env: dict) -> str:
         blocks += f"<h2>{html.escape(t['title'])}</h2>"
         blocks += f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         blocks += f'<p class="soft">{html.escape(t["note"])}</p>'
-    machine = ", ".join([*env["devices"], f"{env['cores']} cores", *(f"{k} {v}" for k, v in env["packages"].items())])
-    lead = (
-        "Quick run: fewer seeds, iterations and points than the paper."
-        if quick
-        else "Full scale: the paper's seeds and iterations."
-    )
+    words = "".join(f'<p class="soft">{html.escape(text)}</p>' for text in first)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Reproduction</title><style>{STYLE}</style></head><body>
-<h1>The paper's experiments, ours beside the paper's</h1><p class="soft">{lead} {html.escape(machine)}.</p>
+<h1>The paper's experiments, ours beside the paper's</h1>{words}
 <div class="figures">{shown}</div>
 {blocks}
 </body></html>

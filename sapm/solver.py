@@ -347,9 +347,7 @@ def resume(
         if max_iter is not None:
             done = int(before.run.history["iteration"].max())
             if whole("max_iter", max_iter, 0) < done:
-                raise ValueError(
-                    f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing."
-                )
+                raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
             config["max_iter"] = max_iter
         if path.is_dir():
             folder.write_json("config.json", config)

@@ -43,8 +43,10 @@ def write_whole(path: Path, body: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"{error.strerror}; what was written before is kept", str(path)) from error
         raise
 
 

@@ -1,7 +1,10 @@
 """The command line: what it prints, what it writes, what it refuses, and with which exit code."""
 
+import html
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +139,41 @@ def test_a_read_only_folder_is_refused(tmp_path):
     assert call("run", "transport_1d", *SMALL, "--out", tmp_path / "file" / "run", code=2).stderr.startswith("sapm: ")
 
 
+def check_latex(text):
+    """Every row has as many cells as the table has columns, braces balance, and every character is one that LaTeX has."""
+    assert text.isascii() and text.count("{") == text.count("}")
+    for table in text.split("\\begin{table}")[1:]:
+        columns = len(table.split("\\begin{tabular}{")[1].split("}")[0])
+        rows = [line for line in table.splitlines() if line.endswith(r"\\")]
+        assert len(rows) > 1 and all(len(re.findall(r"(?<!\\)&", row)) == columns - 1 for row in rows)
+
+
+PROBE = """<script>window.addEventListener("load", () => {
+  const pictures = [...document.images].filter((i) => i.complete && i.naturalWidth > 50).length;
+  const wide = document.documentElement.scrollWidth > window.innerWidth + 1;
+  document.title = JSON.stringify({tables: document.querySelectorAll("table").length, pictures, wide});
+});</script>"""
+
+
+def check_page(page, tables, figures, folder):
+    """The page stands alone: nothing to fetch; in a phone's window, where a browser is installed, it fits and says no error."""
+    text = page.read_text()
+    assert text.count("<table") == tables and text.count("data:image/png") == figures == text.count("<img")
+    assert not re.search(r'(?:src|href)="(?!data:)', text) and "width=device-width" in text
+    browser = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)
+    if browser is None:
+        return
+    folder.mkdir()
+    probe = folder / "page.html"
+    probe.write_text(text.replace("</body>", PROBE + "</body>"))
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    command += ["--window-size=390,800", f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
+    done = subprocess.run([*command, probe.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    seen = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout, re.DOTALL)[1]))
+    assert seen == {"tables": tables, "pictures": figures, "wide": False}
+    assert "CONSOLE" not in done.stderr
+
+
 TINY = {"sizes": ((6, 10),), "seeds": 2, "max_iter": 3, "points": 20, "boundary_points": 10, "test_points": 10}
 
 
@@ -155,14 +193,53 @@ def test_reproduction(tmp_path, monkeypatch):
     assert {p.name for p in (out / "figures").iterdir()} == {
         f"transport_1d_{name}.{kind}" for name in ("losses", "consistency") for kind in ("png", "svg")
     }
-    page = (out / "report.html").read_text()
-    assert (
-        page.count("<table>") == 1
-        and page.count("data:image/png") == 2
-        and "\\begin{tabular}" in (out / "tables.tex").read_text()
-    )
+    words = (out / "results.md").read_text()
+    assert "figures/transport_1d_losses.svg" in words and "it held in 2 of 2 runs" in words and "QUICK RUN" in words
+    check_latex((out / "tables.tex").read_text())
+    check_page(out / "report.html", tables=1, figures=2, folder=tmp_path / "browser")
     assert "holds another reproduction" in call("reproduce", "transport_1d", "-o", out, code=2).stderr
     assert "holds no reproduction" in call("reproduce", "transport_1d", "-o", tmp_path, code=2).stderr
+
+
+KILLED = """
+import sys
+from sapm import reproduce
+reproduce.QUICK["function_1d"] = {"sizes": ((6, 10),), "seeds": 2, "max_iter": 3000, "points": 20, "test_points": 10}
+reproduce.RATES["regression"] = (0.1,)
+if __name__ == "__main__":
+    from sapm.cli import app
+    app()
+"""
+
+
+def test_killed_reproduction_continues(tmp_path):
+    """SIGKILL half way, with two runs at a time and one: the same numbers at the end as from a reproduction left alone."""
+    script = tmp_path / "short.py"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), "reproduce", "function_1d", "--quick", "--models", "ls,sapm", "-q", "--json", "-o"]
+    left_alone = subprocess.Popen([*command, str(tmp_path / "whole")], stdout=subprocess.PIPE, text=True)
+    cut = subprocess.Popen([*command, str(tmp_path / "cut")], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+
+    def records(run, count):
+        file = tmp_path / "cut" / "function_1d" / "6x10" / run / "history.jsonl"
+        while not file.exists() or len(file.read_text().splitlines()) < count:
+            assert time.monotonic() < deadline and cut.poll() is None
+            time.sleep(0.02)
+
+    records("ls-rate0.1", 1)
+    refused = subprocess.run([*command, str(tmp_path / "cut")], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "is in use by another process" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    records("sapm-uniform", 3)
+    cut.kill()
+    cut.communicate()
+    assert not list((tmp_path / "cut").rglob("sapm*/cell.json")) and list((tmp_path / "cut").rglob("ls*/cell.json"))
+    again = [sys.executable, str(script), "resume", str(tmp_path / "cut"), "--jobs", "2", "-q", "--json"]
+    resumed = subprocess.run(again, capture_output=True, text=True, check=True)
+    rows = [json.loads(text)["rows"] for text in (left_alone.communicate(timeout=200)[0], resumed.stdout)]
+    assert len(rows[0]) == 3
+    for a, b in zip(*rows, strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
 
 
 def test_tables_of_functions():
@@ -172,12 +249,25 @@ def test_tables_of_functions():
         "best": {"loss": 3e-6, "mean_squared_loss": 2e-6, "train_error": 3e-3, "test_error": 4e-3}, "success": 1,
         "median": {"test_error": 1.0}, "worst": {"test_error": 2.0}, "success_means": "small", "largest_bound_ratio": 0.5,
         "initial_final": [[100.0, 1e-6], [100.0, 20.0]], "failed": 1,
+        "curves": {"best": 0, "iteration": [0, 5, 9], "loss": [[100.0, 2e-6, 1e-6]]},
     }  # fmt: skip
     best, seeds = gallery.tables([row], quick=False)
     assert best["body"][0][3:5] == ["3.00e-06", "2.72e-07"] and seeds["body"][1][1] == "1.00e+02 → 2.00e+01 *"
-    assert reproduce.verdict(row).startswith("not reproduced: loss 11 times") and "*" not in seeds["body"][0][1]
-    row["best"]["loss"] = 2e-6
-    assert reproduce.verdict(row) == "reproduced: within a factor 7.4 (loss)"
+    assert "*" not in seeds["body"][0][1]
+    assert reproduce.verdict(row).startswith(
+        "not reproduced: actual loss × 11 (the best seed's loss falls by a factor 2 in the last"
+    )
+    row["best"] |= {"loss": 2e-6, "test_error": 1.0}
+    assert "test error × 2.9e+02 (a spike between training points" in reproduce.verdict(row)
+    row["best"]["test_error"] = 4e-3
+    assert reproduce.verdict(row).startswith(
+        "reproduced: actual loss × 7.4, true loss × 1.1, test error × 1.2; median test error"
+    )
+    row |= {"success": 0, "best": row["best"] | {"loss": 1.0}}
+    assert "every seed collapsed" in reproduce.verdict(row)
+    assert reproduce.verdict(row | {"model": "pm"}).startswith("not reproduced: true/actual loss")
+    stuck = {"model": "ls", "failed": 2, "initial_final": [[0.09, 0.0705], [1.0, 1e30]]}
+    assert reproduce.verdict(row | stuck) == "1 of 2 seeds stuck, 1 diverged, 1 at the plateau 7.05e-02"
     assert len(paper()["all_seeds"]["function_1d"]["10,10"]["LS"]) == 10
 
 
@@ -187,8 +277,8 @@ def test_demo(tmp_path, monkeypatch):
         monkeypatch.setattr(demo, name, value)
     shown = call("demo", "-o", tmp_path / "r.html", "-q").output
     assert all(model in shown for model in ("LS", "PM", "SAPM"))
-    page = (tmp_path / "r.html").read_text()
-    assert page.count("data:image/png") == 2 and "Auxiliary variables" in page
+    check_page(tmp_path / "r.html", tables=1, figures=2, folder=tmp_path / "browser")
+    assert "Auxiliary variables" in (tmp_path / "r.html").read_text()
     assert [row["model"] for row in json.loads(call("demo", "-o", tmp_path / "r.html", "--json").output)["rows"]] == [
         "ls",
         "pm",

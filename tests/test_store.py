@@ -1,5 +1,6 @@
 """Save, load, resume: bit for bit, whole or not at all, and one sentence for what cannot be read."""
 
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from problems import SMALL, curve, transport, wave
 from safetensors.numpy import save_file
 
 import sapm
-from sapm import store
+from sapm import solver, store
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def test_resumed_equals_uninterrupted(name, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == list(whole.history["iteration"][0])
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
-        "config.json", "env.json", "history.jsonl", "checkpoint", "summary.json", "model.sapm",
+        ".lock", "config.json", "env.json", "history.jsonl", "checkpoint", "summary.json", "model.sapm",
     }  # fmt: skip
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"][0]["reason"] == "ran all 130 iterations."
 
@@ -233,3 +234,35 @@ def test_best_by_validation_survives_a_cut_between_records(tmp_path):
         resumed = sapm.resume(tmp_path / f"run{cut}", max_iter=40, progress=False)
         same(resumed, whole)
         assert np.array_equal(resumed.best(x=x), whole.best(x=x)) and np.array_equal(resumed.run.chosen, whole.run.chosen)
+
+
+def test_full_disk(tmp_path, monkeypatch):
+    """No room for a second checkpoint: the error names the file, the first checkpoint stays and the run continues from it."""
+    whole, kept = sapm.solve(curve(), **SMALL, max_iter=130), []
+
+    def full(file):
+        if (tmp_path / "run" / "checkpoint" / "latest.sapm").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept.append(file)
+
+    monkeypatch.setattr(solver, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(solver, "CHECKPOINT_SHARE", 0)
+    with monkeypatch.context() as disk:
+        disk.setattr(store.os, "fsync", full)
+        with pytest.raises(OSError, match="what was written before is kept.*latest.sapm"):
+            sapm.solve(curve(), **SMALL, max_iter=130, out=tmp_path / "run")
+    assert kept and not list((tmp_path / "run" / "checkpoint").glob(".*"))
+    same(sapm.resume(tmp_path / "run", progress=False), whole)
+
+
+def test_one_process_at_a_time(tmp_path):
+    """A folder in use is refused, and free again when its owner ends."""
+    sapm.solve(curve(), **SMALL, max_iter=3, out=tmp_path / "run")
+    with store.Claim(tmp_path / "run"):
+        for call in (
+            lambda: sapm.resume(tmp_path / "run", max_iter=5, progress=False),
+            lambda: sapm.solve(curve(), **SMALL, max_iter=3, out=tmp_path / "run"),
+        ):
+            with pytest.raises(ValueError, match="is in use by another process"):
+                call()
+    assert sapm.resume(tmp_path / "run", max_iter=5, progress=False).history["iteration"].max() == 5
