@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -87,12 +87,18 @@ def tables(rows: Sequence[dict], quick: bool) -> list[dict]:
     return found
 
 
+def pictures_of(table: dict, labels: Iterable[str]) -> list[str]:
+    """The figures that belong before a table: those of its experiment, before the first of its tables."""
+    name = table["name"].removesuffix("_best")
+    return [label for label in labels if label.startswith(name)]
+
+
 def markdown(found: Sequence[dict], pictures: dict[str, str], lead: Sequence[str]) -> str:
     """The whole report in Markdown; `pictures` are captions by name, shown before the first table of their experiment."""
-    parts, left = ["# The paper's experiments, ours beside the paper's", "", *(f"{text}\n" for text in lead)], dict(pictures)
+    parts = ["# The paper's experiments, ours beside the paper's", "", *(f"{text}\n" for text in lead)]
     for t in found:
-        for label in [label for label in left if t["name"].startswith(label.rsplit("_", 1)[0].removesuffix("_off"))]:
-            parts.append(f"![{left[label]}](figures/{label}.svg)\n\n{left.pop(label)}\n")
+        for label in pictures_of(t, pictures):
+            parts.append(f"![{pictures[label]}](figures/{label}.svg)\n\n{pictures[label]}\n")
         lines = ["| " + " | ".join(cells) + " |" for cells in (t["head"], ["---"] * len(t["head"]), *t["body"])]
         parts.append("\n".join([f"## {t['title']}", "", *lines, "", t["note"], ""]))
     return "\n".join(parts)
@@ -263,14 +269,14 @@ def write(out: Path, rows: Sequence[dict], quick: bool) -> list[Path]:
     """results.md, tables.tex, tables.json, figures/ and report.html."""
     found, first = tables(rows, quick), lead(rows, quick)
     bare = [{k: v for k, v in row.items() if k not in ("curves", "off_sample")} for row in rows]
-    shown, captions = "", {}
+    shown, captions = {}, {}
     for name in dict.fromkeys(row["experiment"] for row in rows):
         for label, figure in figures(name, [row for row in rows if row["experiment"] == name]).items():
             (out / "figures").mkdir(parents=True, exist_ok=True)
             for kind in ("svg", "png"):
                 figure.savefig(out / "figures" / f"{label}.{kind}", dpi=130, metadata={"Date": None} if kind == "svg" else None)
             captions[label] = f"{name}: {CAPTIONS[label.removeprefix(name + '_')]}"
-            shown += f"<figure>{image(figure)}<figcaption>{html.escape(captions[label])}</figcaption></figure>"
+            shown[label] = f"<figure>{image(figure)}<figcaption>{html.escape(captions[label])}</figcaption></figure>"
     written = {
         "results.md": markdown(found, captions, first),
         "tables.tex": latex(found),
@@ -282,9 +288,10 @@ def write(out: Path, rows: Sequence[dict], quick: bool) -> list[Path]:
     return [out / name for name in written]
 
 
-def _page(found: Sequence[dict], shown: str, first: Sequence[str]) -> str:
+def _page(found: Sequence[dict], shown: dict[str, str], first: Sequence[str]) -> str:
     blocks = ""
     for t in found:
+        blocks += "".join(shown[label] for label in pictures_of(t, shown))
         head = "".join(f"<th>{html.escape(c)}</th>" for c in t["head"])
         cell = lambda c: f'<td class="words">{html.escape(c)}</td>' if len(c) > 24 else f"<td>{html.escape(c)}</td>"  # noqa: E731
         body = "".join("<tr>" + "".join(cell(c) for c in line) + "</tr>" for line in t["body"])
@@ -296,7 +303,6 @@ def _page(found: Sequence[dict], shown: str, first: Sequence[str]) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Reproduction</title><style>{STYLE}</style></head><body>
 <h1>The paper's experiments, ours beside the paper's</h1>{words}
-<div class="figures">{shown}</div>
 {blocks}
 </body></html>
 """
