@@ -16,9 +16,15 @@ SECONDS = 6.0
 
 def pace(cell: reproduce.Cell) -> float:
     """Seconds per iteration of all seeds, compilation apart."""
-    result = sapm.solve(EXPERIMENTS[cell.experiment].problem(), **cell.settings, max_seconds=SECONDS, progress=False)
-    at, seconds = result.history["iteration"].max(0), result.history["seconds"].max(0)
-    return float((seconds[-1] - seconds[1]) / (at[-1] - at[1])) if at[-1] > at[1] else float("nan")
+    seen = []
+
+    def watch(state) -> bool:
+        seen.append((state.iteration, state.seconds))
+        return len(seen) > 4 and state.seconds - seen[2][1] > SECONDS
+
+    sapm.solve(EXPERIMENTS[cell.experiment].problem(), **cell.settings, on_record=watch, progress=False)
+    (first, began), (last, ended) = seen[len(seen) // 2], seen[-1]  # early records are close together and cost more
+    return (ended - began) / (last - first)
 
 
 def main(names: list[str]) -> None:

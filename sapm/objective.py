@@ -76,6 +76,11 @@ class Objective(eqx.Module):
     def depth(self) -> int:
         return self.beta[0].shape[-1]
 
+    @property
+    def channels(self) -> int:
+        """Values and tangents of all samples."""
+        return sum(term.y.shape[0] * (1 + term.c.shape[1]) for term in self.terms)
+
 
 @float64
 def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0, beta=1.0, l2: float = 0.0) -> Objective:

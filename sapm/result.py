@@ -62,7 +62,11 @@ class Result:
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        return self.run.history
+        """Arrays (seeds, records): what `Run` has, the phase by its name."""
+        found, phases = dict(self.run.history), self.run.method.phases
+        if "phase" in found:
+            found["phase"] = np.array(phases)[found["phase"].astype(int)]
+        return found
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -106,7 +110,7 @@ class Result:
         hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
         title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
         start = "" if c["model"] == "ls" else f", {c['start']} start"
-        caption = f"weights: {c['init']}{start}. {self.certificate}"
+        caption = f"weights: {c['init']}{start}. {c.get('choice', '')}{self.certificate}"
         if getattr(self.problem, "ill_posed", ""):
             caption += f"\nWarning: {self.problem.ill_posed}"
         table = Summary(title=title, caption=caption, caption_justify="left")

@@ -77,3 +77,12 @@ def pde_term(x, c, f, weight: Any = 1.0) -> Term:
     if c.shape != (n, d) or f.shape != (n, 1):
         raise ValueError(f"x has shape {x.shape}, c {c.shape} and f {f.shape}; c must be {(n, d)} and f {(n, 1)}.")
     return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, _per_sample(weight, n))
+
+
+@float64
+def directional(term: Term) -> Term:
+    """The same term with one tangent, along c(x_n), instead of one for every coordinate: its residual is that tangent - y."""
+    if not term.is_pde:
+        return term
+    along = jnp.einsum("nk,nkd->nd", term.c, term.x.tangents)[:, None]
+    return replace(term, x=Jet(term.x.value, along), c=jnp.ones((len(term.y), 1)))

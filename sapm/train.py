@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,13 @@ CACHE_BYTES = 2**20  # on a CPU, seeds run side by side as long as one layer of 
 
 
 class Method(Protocol):
-    """Pure functions on a state of any type; `blocks` are the parts of a step, by name, for the search of a fault."""
+    """Pure functions on a state of any type; `blocks` are the parts of a step, by name, for the search of a fault.
+
+    `diagnostics` are numbers that go into the history; one called "phase" counts in `phases`. `seed_bytes` is what a step of
+    one seed works on at a time.
+    """
+
+    phases: ClassVar[tuple[str, ...]]
 
     @property
     def objective(self) -> Objective: ...
@@ -34,19 +40,23 @@ class Method(Protocol):
     def widths(self) -> tuple[int, ...]: ...
     @property
     def sigma(self) -> Activation: ...
+    @property
+    def seed_bytes(self) -> int: ...
     def init(self, key) -> Any: ...
     def begin(self, network: Network) -> Any: ...
     def step(self, state) -> Any: ...
     def losses(self, state) -> tuple[Array, Array]: ...
     def network(self, state) -> Network: ...
     def blocks(self) -> list[tuple[str, Callable]]: ...
+    def diagnostics(self, state) -> dict[str, Array]: ...
 
 
 @dataclass(frozen=True)
 class Run:
     """What the loop gives. `history` has (seeds, records) arrays: iteration, seconds, loss, mean_squared_loss, bound_ratio.
 
-    bound_ratio is the true loss over (bound × actual loss): at most 1 where a theorem binds them, NaN where none does.
+    bound_ratio is the true loss over (bound × actual loss): at most 1 where a theorem binds them, NaN where none does; and
+    the method's diagnostics.
     `status` of a seed: "finished", "stalled", "non-finite" (its actual loss), "out of time", "stopped", "interrupted" or, for
     a run that goes on, "running"; `reason` says it in a sentence. A seed that failed keeps its last finite state.
     `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them
@@ -121,11 +131,11 @@ def _chunk(method: Method, states, steps, batch: int):
 
 @jax.jit
 def _losses(method: Method, states, validation: Term | None):
-    """The actual loss, the true loss and the loss on validation data, if there are any."""
+    """The actual loss, the true loss, the loss on validation data, if there are any, and the method's diagnostics."""
 
     def one(state):
         more = [] if validation is None else [mean_square(method.network(state), [validation])]
-        return *method.losses(state), *more
+        return *method.losses(state), *more, *method.diagnostics(state).values()
 
     return jax.vmap(one)(states)
 
@@ -149,8 +159,7 @@ def _keep(active, new, old):
 def _batch(method: Method, seeds: int) -> int:
     if jax.default_backend() != "cpu":
         return seeds
-    rows = sum(term.y.shape[0] * (1 + term.c.shape[1]) for term in method.objective.terms)
-    fit = max(1, CACHE_BYTES // (8 * rows * max(method.widths)))
+    fit = max(1, CACHE_BYTES // method.seed_bytes)
     return max(b for b in range(1, seeds + 1) if seeds % b == 0 and b <= fit)
 
 
@@ -200,6 +209,7 @@ class _Loop:
     def __init__(self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every):
         self.method, self.seeds, self.states, self.validation, self.every = method, seeds, states, validation, every
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
+        self.names += jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states))
         self.bound = bound(method.objective, method.sigma)[0]
         self.batch, self.began = _batch(method, len(seeds)), time.perf_counter()
         self.now, self.marked = 0.0, (0, {})

@@ -24,6 +24,7 @@ ORDER = [
     "sapm.methods.alternating",
     "sapm.methods.descent",
     "sapm.methods.polish",
+    "sapm.methods.gauss_newton",
     "sapm.train",
     "sapm.methods.build",
     "sapm.store",

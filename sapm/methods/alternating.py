@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import equinox as eqx
 import jax
+from jaxtyping import Array
 
 from sapm.blocks import BLOCKS, update, update_run
 from sapm.jet import Activation, activation, float64
@@ -73,6 +75,15 @@ class Alternating(eqx.Module):
     weights: str = eqx.field(static=True, default="paper")
     start: str = eqx.field(static=True, default="uniform")
     loop: bool = eqx.field(static=True, default=True)
+
+    phases: ClassVar = ()
+
+    @property
+    def seed_bytes(self) -> int:
+        return 8 * self.objective.channels * max(self.widths)
+
+    def diagnostics(self, state) -> dict[str, Array]:
+        return {}
 
     def init(self, key) -> Work:
         k_weights, k_start = jax.random.split(key)

@@ -12,22 +12,26 @@ import numpy as np
 from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import OPTIMISERS, descent
+from sapm.methods.gauss_newton import ALGEBRA, gauss_newton
 from sapm.methods.polish import Polished
 from sapm.names import nearest
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
 from sapm.samples import Samples
+from sapm.term import directional
 from sapm.train import Method
 
 METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
 ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0}
 OPTIONS = {  # name → default, for every method
-    "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None},
+    "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None, "directional": False},
+    "gauss-newton": {"stall": 1e-2, "patience": 50, "lifted": None, "damping": 1e-2, "algebra": None, "directional": True},
     "gd": {"learning_rate": 0.1, "halving": 1e4},
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
     "lbfgs": {},
 }
-LATER = {"directional": "directional tangents come with a later version"}
+LARGE = 2e11  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
+LIFTED, LIFTED_BETA = 15, 10.0  # steps on the penalty loss, and β there, where "auto" starts with it
 
 
 def choose(name: str, given, known) -> str:
@@ -41,17 +45,17 @@ def resolve(model: str, method: str) -> str:
     """The method that "auto" stands for; a sentence for pairs that do not go together."""
     choose("model", model, MODELS)
     choose("method", method, METHODS)
-    if method == "gauss-newton":
-        raise ValueError("method='gauss-newton' is not there yet; use 'auto', 'alternating', 'adam' or 'lbfgs'.")
     if method == "auto":
         return "lbfgs" if model == "ls" else "alternating"
     if model == "ls" and method == "alternating":
         raise ValueError(
-            "model='ls' has no auxiliary variables, so method='alternating' cannot train it; use 'lbfgs', 'adam' or 'gd'."
+            "model='ls' has no auxiliary variables, so method='alternating' cannot train it; "
+            "use 'gauss-newton', 'lbfgs', 'adam' or 'gd'."
         )
     if model != "ls" and method == "gd":
         raise ValueError(
-            f"method='gd' is the paper's baseline for model='ls'; for model={model!r} use 'alternating', 'adam' or 'lbfgs'."
+            f"method='gd' is the paper's baseline for model='ls'; for model={model!r} use 'gauss-newton', "
+            "'alternating', 'adam' or 'lbfgs'."
         )
     return method
 
@@ -62,25 +66,25 @@ def resolve_options(method: str, given: dict | None) -> dict:
         raise TypeError(f"options={given!r} must be a dictionary, such as {{'patience': 2000}}.")
     known = ALL_OPTIONS | OPTIONS[method]
     for name in given or {}:
-        if name in LATER:
-            raise ValueError(f"options has {name!r}: {LATER[name]}.")
         if name not in known:
             raise ValueError(
                 f"options has {name!r}, which {method} does not know; it has {', '.join(known)}." + nearest(name, known)
             )
     options = known | (given or {})
-    for name in ("record_every", "patience", "polish_after"):
+    for name in ("record_every", "patience", "polish_after", "lifted"):
         value = options.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
             raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least 1.")
         if value is not None:
             options[name] = int(value)
-    for name in ("stall", "l2", "learning_rate", "halving"):
+    for name in ("stall", "l2", "learning_rate", "halving", "damping"):
         value, least = options.get(name, 1.0), name in ("stall", "l2")
         if isinstance(value, (bool, str)) or not np.isscalar(value) or not (0 < value < float("inf") or (least and value == 0)):  # type: ignore[operator]
             raise ValueError(
                 f"options has {name}={value!r}; it must be a {'non-negative' if least else 'positive'}, finite number."
             )
+    if options.get("algebra") is not None:
+        choose("options: algebra", options["algebra"], ALGEBRA)
     if options.get("order") is not None:
         options["order"] = _order(options)
     return options
@@ -97,15 +101,15 @@ def _order(options: dict) -> list[list]:
 
 
 def default_init(method: str, sigma: Activation) -> str:
-    """The paper's for its own methods; otherwise what suits the activation."""
+    """The paper's for its own methods; otherwise what suits the activation and the method."""
     if method in ("alternating", "gd"):
         return "paper"
-    return "he" if sigma.name == "relu" else "xavier"
+    return "he" if sigma.name == "relu" or method == "gauss-newton" else "xavier"
 
 
-def default_start(kind: str) -> str:
-    """The paper's U(-1, 1), except for PDEs, where it collapses and the forward pass works."""
-    return "forward" if kind == "pde" else "uniform"
+def default_start(method: str, kind: str) -> str:
+    """The paper's U(-1, 1), except for its sweeps on PDEs, which collapse from there and not from the forward pass."""
+    return "forward" if kind == "pde" and method != "gauss-newton" else "uniform"
 
 
 def check_names(init, start, sigma) -> None:
@@ -126,12 +130,15 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
     options = ALL_OPTIONS | OPTIONS[config["method"]] | config["options"]
     hidden = [width] * (depth - 1) if isinstance(width, int) else list(width)
     widths = (samples.terms[0].x.value.shape[1], *hidden, samples.outputs)
-    obj = objective(samples.terms, depth, config["model"], config["alpha"], config["beta"], options["l2"])
+    terms = [directional(term) for term in samples.terms] if options.get("directional") else samples.terms
+    obj = objective(terms, depth, config["model"], config["alpha"], config["beta"], options["l2"])
     common = {"init": config["init"], "start": config["start"]}
     if config["method"] in OPTIMISERS:
         return descent(
             obj, widths, sigma, config["method"], options.get("learning_rate", 1.0), options.get("halving", 1.0), **common
         )
+    if config["method"] == "gauss-newton":
+        return gauss_newton(obj, widths, sigma, options["lifted"], options["damping"], options["algebra"], **common)
     order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
     few = options["polish_after"] is not None  # then a short compilation counts for more than quick sweeps
     sweeps = alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], loop=few or None, **common)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -37,6 +37,15 @@ class Descent(eqx.Module):
     sigma: Activation = eqx.field(static=True)
     weights: str = eqx.field(static=True, default="paper")
     start: str = eqx.field(static=True, default="uniform")
+
+    phases: ClassVar = ()
+
+    @property
+    def seed_bytes(self) -> int:
+        return 8 * self.objective.channels * max(self.widths)
+
+    def diagnostics(self, state) -> dict[str, Array]:
+        return {}
 
     def _optimiser(self) -> optax.GradientTransformationExtraArgs:
         if self.name == "lbfgs":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -31,6 +32,15 @@ class Polished(eqx.Module):
     first: Alternating
     then: Descent
     sweeps: Int[Array, ""]
+
+    phases: ClassVar = ("sweeps", "polish")
+
+    @property
+    def seed_bytes(self) -> int:
+        return self.first.seed_bytes
+
+    def diagnostics(self, state: PolishedState) -> dict[str, Array]:
+        return {"phase": jnp.where(state.count <= self.sweeps, 0.0, 1.0)}
 
     @property
     def objective(self) -> Objective:
