@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,55 @@ from sapm.experiments import find
 from sapm.names import nearest
 
 
-def sentence(error: Exception) -> str:
+def expected(error: Exception) -> bool:
+    """A mistake of the user's, or the machine's limit: a sentence says enough."""
+    return isinstance(error, (ValueError, TypeError, OSError, ImportError, MemoryError)) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def sentence(error: BaseException) -> str:
     """An error in one line."""
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        what = str(error).splitlines()[0] if str(error) else "MemoryError"
+        return f"the memory is not enough ({what}); give fewer points or seeds, or a smaller network."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+@contextmanager
+def stoppable():
+    """SIGTERM and SIGHUP act like Ctrl-C: what runs saves its state and ends.
+
+    Where Ctrl-C is ignored (in the background of a script), processes started from here would take that over and could not be
+    stopped; a function that does nothing is not taken over.
+    """
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    actions: list[tuple[str, Any, Any]] = [("SIGTERM", signal.SIG_DFL, stop), ("SIGHUP", signal.SIG_DFL, stop)]
+    actions.append(("SIGINT", signal.SIG_IGN, lambda *_: None))
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # the only one that may set them
+        for name, usual, ours in actions:
+            number = getattr(signal, name, None)  # not every system has them all
+            if number is not None and signal.getsignal(number) == usual:
+                before[number] = signal.signal(number, ours)
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def plain(x: Any) -> Any:
+    """As JSON has it: numbers that it has no name for become null."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    if isinstance(x, dict):
+        return {key: plain(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [plain(value) for value in x]
+    return None if isinstance(x, float) and x - x != 0 else x
 
 
 def load_problem(spec: str):
@@ -33,19 +80,24 @@ def load_problem(spec: str):
 
     from sapm.problem import PROBLEMS
 
-    found = spec_from_file_location(file.stem, file)
+    found = spec_from_file_location(f"_sapm_problem_{file.stem}", file)
     if found is None or found.loader is None:
         raise ValueError(f"{path} is not a Python file.")
     module = module_from_spec(found)
+    sys.modules[found.name] = module  # where dataclasses, among others, look for it
     sys.path.insert(0, str(file.parent.resolve()))
     try:
         found.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{path} could not be run: {type(error).__name__}: {sentence(error)}") from error
     if not hasattr(module, name):
         raise ValueError(f"{path} has no {name!r}." + nearest(name, [n for n in vars(module) if not n.startswith("_")]))
     problem = getattr(module, name)
-    problem = problem() if callable(problem) and not isinstance(problem, PROBLEMS) else problem
+    if callable(problem) and not isinstance(problem, PROBLEMS):
+        try:
+            problem = problem()
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{name}() in {path} could not be run: {type(error).__name__}: {sentence(error)}") from error
     if not isinstance(problem, PROBLEMS):
         raise TypeError(
             f"{name} in {path} is a {type(problem).__name__}; it must be a sapm.PDE, sapm.Function or sapm.Regression."
@@ -79,6 +131,45 @@ def parse_settings(given: list[str] | None) -> dict:
                 f"--set {key} is not a setting; there are {', '.join(FIELDS)} and options.NAME." + nearest(key, FIELDS)
             )
     return settings
+
+
+SERIES = "models.json"  # in a folder with a run for each of several models: what was asked for
+
+
+def begin_series(out: Path, problem: str, models: list[str], settings: dict) -> None:
+    """Write down what is to be run, so that `sapm resume` can start what was not begun."""
+    from sapm.store import to_json, unused, write_whole
+
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; give a folder that does not exist yet.")
+    held = [p for p in out.iterdir() if p.name != SERIES] if out.exists() else []
+    if not all(p.name in models and p.is_dir() and unused(p) for p in held):
+        how = f"continue its runs with sapm resume {out} or " if (out / SERIES).exists() else ""
+        raise ValueError(f"{out} is not empty; {how}choose another --out; nothing was changed.")
+    path, colon, name = problem.partition(":")
+    problem = f"{Path(path).resolve()}:{name}" if colon else problem
+    write_whole(out / SERIES, (to_json({"problem": problem, "models": models, "settings": settings}, indent=2) + "\n").encode())
+
+
+def read_series(path: Path) -> tuple[str, list[str], dict]:
+    """(problem, models, settings) of a folder with a run for each of several models."""
+    try:
+        held = json.loads((path / SERIES).read_text())
+        return held["problem"], parse_models(",".join(held["models"])), dict(held["settings"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path / SERIES} is damaged ({sentence(error)}); resume the folders in {path} one by one.") from None
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs in it, one per model."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path} does not exist; give the folder of a run (sapm run … --out FOLDER).")
+    if (path / "checkpoint").is_dir():
+        return [path]
+    found = sorted(p.parent for p in path.glob("*/checkpoint"))
+    if not found:
+        raise ValueError(f"{path} is not the folder of a run: it has no checkpoint.")
+    return found
 
 
 def parse_models(given: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,20 @@ from typing import Annotated, Any
 import typer
 
 from sapm import __version__
-from sapm.arguments import load_problem, parse_models, parse_seeds, parse_settings, sentence
+from sapm.arguments import (
+    SERIES,
+    begin_series,
+    expected,
+    load_problem,
+    parse_models,
+    parse_seeds,
+    parse_settings,
+    plain,
+    read_series,
+    run_folders,
+    sentence,
+    stoppable,
+)
 from sapm.experiments import EXPERIMENTS
 
 app = typer.Typer(
@@ -30,10 +44,16 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to keep th
 
 
 def _console(stderr: bool = False):
+    """Nothing in a text is read as markup: paths may have brackets."""
     from rich.console import Console
 
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False)
+    width = None if stream.isatty() else 160
+    return Ours(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def guarded(command):
@@ -42,15 +62,17 @@ def guarded(command):
     @wraps(command)
     def wrapped(*args, **kwargs):
         try:
-            return command(*args, **kwargs)
+            with stoppable():
+                command(*args, **kwargs)
+            sys.stdout.flush()
         except KeyboardInterrupt:
             print("sapm: interrupted; what was done is kept.", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except (ValueError, TypeError, OSError, ImportError) as error:
-            if os.environ.get("SAPM_TRACEBACK"):
+        except Exception as error:
+            if os.environ.get("SAPM_TRACEBACK") or not expected(error):
                 raise
             print(f"sapm: {sentence(error)}", file=sys.stderr)
             raise typer.Exit(BAD) from None
@@ -59,18 +81,13 @@ def guarded(command):
 
 
 def show(content: Any, as_json: bool) -> None:
-    """A dictionary as JSON, or anything rich can print."""
+    """A dictionary as JSON, a text as it is, or a table."""
     if as_json:
-        from sapm.store import to_json
-
-        print(to_json(content, allow_nan=False))
+        print(json.dumps(plain(content), ensure_ascii=False, allow_nan=False))
+    elif isinstance(content, str):
+        print(content)
     else:
         _console().print(content)
-
-
-def plain(row: dict) -> dict:
-    """Numbers that JSON has no name for become null."""
-    return {k: None if isinstance(v, float) and v - v != 0 else v for k, v in row.items()}
 
 
 def _code(result) -> int:
@@ -86,8 +103,8 @@ def _as_json(result) -> dict:
     return {
         "config": result.config,
         "best": result.run.best,
-        "seeds": [plain(row) for row in result.table],
-        "certificate": {"holds": c.holds, "bound": c.bound, "ratio": plain({"r": c.ratio})["r"], "text": str(c)},
+        "seeds": result.table,
+        "certificate": {"holds": c.holds, "bound": c.bound, "ratio": c.ratio, "text": str(c)},
     }
 
 
@@ -140,32 +157,38 @@ def run(
     wanted, count = parse_models(models), parse_seeds(seeds)
     given = parse_settings(settings)
     stated, defaults, name = load_problem(problem)
-    from sapm.solver import solve
+    from sapm.solver import plan, solve
 
-    chosen: dict[str, Any] = defaults | given | {"seeds": count, "progress": not quiet}
+    chosen: dict[str, Any] = defaults | given | {"seeds": count}
     sizes = EXPERIMENTS[name].sizes[0] if name in EXPERIMENTS else (6, 20)
-    chosen |= {"depth": depth or sizes[0], "width": width or sizes[1]}
+    chosen |= {"depth": sizes[0] if depth is None else depth, "width": sizes[1] if width is None else width}
     if max_iter is not None:
         chosen["max_iter"] = max_iter
     if max_seconds is not None:
         chosen["max_seconds"] = max_seconds
+    places: dict[str, Path | None] = dict.fromkeys(wanted, out)
+    if out is not None and len(wanted) > 1:
+        for model in wanted:
+            plan(stated, **chosen, model=model)  # refuses what cannot be run, before anything is written
+        begin_series(out, problem, wanted, chosen)
+        places = {model: out / model for model in wanted}
+    _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, progress=not quiet), out, as_json)
+
+
+def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, as_json: bool) -> None:
+    """Make each run and say what came out, up to one that is interrupted."""
     results = {}
-    for model in wanted:
-        place = None if out is None else (out / model if len(wanted) > 1 else out)
-        results[model] = solve(stated, **chosen, model=model, out=place)
-        if place is not None:
-            results[model].report(place / "report.html")
+    for name, place in places.items():
+        results[name] = make(name, place)
         if not as_json:
-            show(results[model].summary(), False)
-        if "interrupted" in results[model].run.status:
+            show(results[name].summary(), False)
+        if place is not None:
+            results[name].report(place / "report.html")
+        if "interrupted" in results[name].run.status:
             break
     if as_json:
-        show({model: _as_json(result) for model, result in results.items()}, True)
-    _finish(list(results.values()), out, as_json)
-
-
-def _finish(results: list, out: Path | None, as_json: bool) -> None:
-    codes = [_code(result) for result in results]
+        show({name: _as_json(result) for name, result in results.items()}, True)
+    codes = [_code(result) for result in results.values()]
     if out is not None and not as_json:
         show(f"kept in {out}", False)
     if INTERRUPTED in codes and out is not None:
@@ -173,18 +196,6 @@ def _finish(results: list, out: Path | None, as_json: bool) -> None:
     code = next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0)
     if code:
         raise typer.Exit(code)
-
-
-def run_folders(path: Path) -> list[Path]:
-    """The folder itself if it is a run, else the runs in it, one per model."""
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path} does not exist; give the folder of a run (sapm run … --out FOLDER).")
-    if (path / "checkpoint").is_dir():
-        return [path]
-    found = sorted(p.parent for p in path.glob("*/checkpoint"))
-    if not found:
-        raise ValueError(f"{path} is not the folder of a run: it has no checkpoint.")
-    return found
 
 
 @app.command()
@@ -201,19 +212,23 @@ def resume(
     from sapm.reproduce import PLAN
 
     if (path / PLAN).exists():
+        if max_iter is not None or max_seconds is not None:
+            raise ValueError(f"{path} is a reproduction, and its plan says how long; leave --max-iter and --max-seconds out.")
         _reproduce(path, json.loads((path / PLAN).read_text()), jobs, quiet, as_json)
         return
     from sapm.solver import resume as continued
+    from sapm.solver import solve
 
-    results = {}
-    for folder in run_folders(path):
-        results[folder.name] = continued(folder, max_iter, max_seconds, progress=not quiet)
-        results[folder.name].report(folder / "report.html")
-        if not as_json:
-            show(results[folder.name].summary(), False)
-    if as_json:
-        show({name: _as_json(result) for name, result in results.items()}, True)
-    _finish(list(results.values()), path, as_json)
+    problem, models, settings = read_series(path) if (path / SERIES).exists() else ("", [], {})
+    places = {model: path / model for model in models} or {folder.resolve().name: folder for folder in run_folders(path)}
+    settings |= {k: v for k, v in (("max_iter", max_iter), ("max_seconds", max_seconds)) if v is not None}
+
+    def make(model: str, folder: Path):
+        if not models or (folder / "checkpoint" / "latest.sapm").exists():
+            return continued(folder, max_iter, max_seconds, progress=not quiet)
+        return solve(load_problem(problem)[0], **settings, model=model, out=folder, progress=not quiet)
+
+    _each(places, make, path, as_json)
 
 
 def _result(path: Path):
@@ -237,12 +252,10 @@ def report(
 ) -> None:
     """Print the table of a run and write its page."""
     result = _result(path)
-    page = result.report(out or (path / "report.html" if path.is_dir() else path.with_suffix(".html")))
-    if as_json:
-        show(_as_json(result) | {"page": str(page)}, True)
-    else:
+    if not as_json:
         show(result.summary(), False)
-        show(f"written: {page}", False)
+    page = result.report(out or (path / "report.html" if path.is_dir() else path.with_suffix(".html")))
+    show(_as_json(result) | {"page": str(page)} if as_json else f"written: {page}", as_json)
 
 
 @app.command()
@@ -257,17 +270,16 @@ def predict(
     from sapm.export import evaluate_csv
 
     head, rows = evaluate_csv(_result(path), points)
-    if as_json:
-        show({"columns": head, "rows": rows.tolist()}, True)
-        return
     text = "\n".join([",".join(head), *(",".join(repr(float(v)) for v in row) for row in rows)]) + "\n"
-    if out is None:
-        sys.stdout.write(text)
-    else:
+    if out is not None:
         from sapm.store import write_whole
 
         write_whole(out, text.encode())
-        show(f"written: {out} ({len(rows)} points)", False)
+        show({"written": str(out), "points": len(rows)} if as_json else f"written: {out} ({len(rows)} points)", as_json)
+    elif as_json:
+        show({"columns": head, "rows": rows}, True)
+    else:
+        sys.stdout.write(text)
 
 
 @app.command()
@@ -317,7 +329,9 @@ def _reproduce(out: Path, wanted: dict, jobs: int, quiet: bool, as_json: bool) -
     from sapm import gallery
     from sapm.reproduce import run, verdict
 
-    tell = (lambda text: None) if quiet or as_json else (lambda text: _console(stderr=True).print(text, style="dim"))
+    tell = (
+        (lambda text: None) if quiet or as_json else (lambda text: _console(stderr=True).print(text, style="dim", soft_wrap=True))
+    )
     try:
         rows = run(out, wanted, tell, not quiet, jobs)
     except KeyboardInterrupt:
@@ -361,14 +375,13 @@ def demo(
     from sapm.demo import page_of
     from sapm.store import write_whole
 
-    write_whole(out, page_of(results).encode())
-    if as_json:
-        show({"rows": rows_of(results), "page": str(out)}, True)
-    else:
-        show(table_of(results), False)
-        show(f"The page with the pictures: {out}", False)
     if any("interrupted" in result.run.status for result in results.values()):
+        print("sapm: interrupted; the demonstration writes its page only at its end.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+    if not as_json:
+        show(table_of(results), False)
+    write_whole(out, page_of(results).encode())
+    show({"rows": rows_of(results), "page": str(out)} if as_json else f"The page with the pictures: {out}", as_json)
     if results["sapm"].certificate.holds is False:
         raise typer.Exit(BROKEN)
 

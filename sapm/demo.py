@@ -25,6 +25,7 @@ METHODS = {
 
 
 def run_demo(progress: bool) -> dict[str, Result]:
+    """The result of every model, up to the one that was interrupted."""
     problem, results = EXPERIMENTS["transport_1d"].problem(), {}
     for model, (_, _, settings) in METHODS.items():
         results[model] = solve(
@@ -40,6 +41,8 @@ def run_demo(progress: bool) -> dict[str, Result]:
             progress=progress,
             **settings,
         )
+        if "interrupted" in results[model].run.status:
+            break
     return results
 
 
@@ -91,8 +94,8 @@ def _curves(results: dict[str, Result]):
             bound = result.certificate.bound
             ax.fill_between(
                 h["iteration"][i],
-                h["loss"][i],
-                bound * h["loss"][i],
+                _positive(h["loss"][i]),
+                bound * _positive(h["loss"][i]),
                 color=SECOND,
                 alpha=0.1,
                 lw=0,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sapm import store
 from sapm.names import nearest
 
 FORMATS = {".onnx": "ONNX", ".pt": "torch weights", ".npz": "NumPy", ".mat": "MATLAB"}
@@ -32,13 +34,17 @@ def arrays(u: Any) -> dict[str, np.ndarray]:
 
 
 def _to_npz(u: Any, path: Path) -> None:
-    np.savez(path, activation=u.sigma.name, names=np.array(u.names), **arrays(u))  # type: ignore[arg-type]
+    body = io.BytesIO()
+    np.savez(body, activation=u.sigma.name, names=np.array(u.names), **arrays(u))  # type: ignore[arg-type]
+    store.write_whole(path, body.getvalue())
 
 
 def _to_mat(u: Any, path: Path) -> None:
     from scipy.io import savemat
 
-    savemat(path, {"activation": u.sigma.name, "names": list(u.names)} | arrays(u))
+    body = io.BytesIO()
+    savemat(body, {"activation": u.sigma.name, "names": list(u.names)} | arrays(u))
+    store.write_whole(path, body.getvalue())
 
 
 def _built_in(u: Any) -> str:
@@ -71,7 +77,7 @@ def to_onnx(u: Any, path: str | Path) -> Path:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="sapm")
     model.doc_string = "coordinates: " + ", ".join(u.names)
     onnx.checker.check_model(model)
-    onnx.save(model, str(path))
+    store.write_whole(Path(path), model.SerializeToString())
     return Path(path)
 
 
@@ -109,7 +115,23 @@ def _to_pt(u: Any, path: Path) -> None:
     module = to_torch(u)
     import torch  # type: ignore[import-not-found]
 
-    torch.save(module.state_dict(), path)
+    body = io.BytesIO()
+    torch.save(module.state_dict(), body)
+    store.write_whole(path, body.getvalue())
+
+
+def _read_csv(path: Path) -> list[tuple[int, list[str]]]:
+    """(line number, cells) of every line that is not blank."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        try:
+            return [(reader.line_num, row) for row in reader if row]
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {reader.line_num} cannot be read as CSV: {error}; write numbers with commas."
+            ) from None
+        except UnicodeDecodeError:
+            raise ValueError(f"{path} is not a text file in UTF-8; save it as CSV in UTF-8.") from None
 
 
 def evaluate_csv(result: Any, path: Path) -> tuple[list[str], np.ndarray]:
@@ -117,25 +139,26 @@ def evaluate_csv(result: Any, path: Path) -> tuple[list[str], np.ndarray]:
     u = result.best
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a CSV file with the columns {', '.join(u.names)}.")
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = [row for row in csv.reader(file) if row]
+    rows = _read_csv(path)
     if not rows:
         raise ValueError(f"{path} is empty; its first line must name the columns {', '.join(u.names)}.")
-    head = [name.strip() for name in rows[0]]
+    head = [name.strip() for name in rows[0][1]]
     for name in u.names:
         if name not in head:
             raise ValueError(f"{path} has no column {name!r}; it has {', '.join(head[:20])}." + nearest(name, head))
+    if len(rows) == 1:
+        raise ValueError(f"{path} names its columns and has no points; add a line with the numbers of every point.")
     where = [head.index(name) for name in u.names]
     x = np.empty((len(rows) - 1, len(where)))
-    for i, row in enumerate(rows[1:]):
+    for i, (line, row) in enumerate(rows[1:]):
         for j, k in enumerate(where):
             text = row[k].strip() if k < len(row) else ""
             try:
                 x[i, j] = float(text)
             except ValueError:
-                raise ValueError(f"{path}, line {i + 2}, column {u.names[j]!r}: {text!r} is not a number.") from None
+                raise ValueError(f"{path}, line {line}, column {u.names[j]!r}: {text!r} is not a number.") from None
             if not np.isfinite(x[i, j]):
-                raise ValueError(f"{path}, line {i + 2}, column {u.names[j]!r}: {text} is not finite.")
+                raise ValueError(f"{path}, line {line}, column {u.names[j]!r}: {text} is not finite.")
     values = u(x).reshape(len(x), -1)
     outputs = ["u"] if values.shape[1] == 1 else [f"u{k}" for k in range(1, values.shape[1] + 1)]
     return [*u.names, *outputs], np.concatenate([x, values], axis=1)

@@ -331,7 +331,7 @@ def _constants(obj: Objective, sigma: Activation, i: int) -> tuple[float, float]
 def bound(obj: Objective, sigma: Activation) -> tuple[float | None, float | None, str]:
     """The proven and the printed constant between true and actual loss, None where no theorem applies, and why."""
     if obj.model == "ls":
-        return 1.0, 1.0, "the optimised loss is the true loss (plus the ℓ² penalty, if any)."
+        return 1.0, 1.0, "The optimised loss is the true loss (plus the ℓ² penalty, if any)."
     if obj.model == "pm":
         return None, None, "PM's loss does not bound the true loss: no theorem ties them, and in practice they part."
     pde = any(term.is_pde for term in obj.terms)

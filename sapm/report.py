@@ -46,8 +46,8 @@ def _figure(columns: int = 1, width: float = 6.4, height: float = 4.0):
 
 
 def _positive(x: np.ndarray) -> np.ndarray:
-    """A logarithmic axis has no place for 0 or infinity."""
-    return np.where(np.isfinite(x) & (x > 0), x, np.nan)
+    """A logarithmic axis has no place for 0 or infinity, and its ticks overflow near the largest number."""
+    return np.where(np.isfinite(x) & (x > 0), np.clip(x, 1e-200, 1e200), np.nan)
 
 
 def _scale(ax, history) -> np.ndarray:

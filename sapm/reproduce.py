@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from sapm import store
 from sapm.experiments import EXPERIMENTS, Experiment, find, paper
 from sapm.methods.build import choose
+from sapm.objective import ROUNDING
 from sapm.result import Result
 from sapm.solver import resume, solve
 
@@ -84,17 +86,19 @@ def cells(experiment: Experiment, models: Sequence[str], sizes: Sequence[tuple[i
 
 
 def plan(names: Sequence[str], models: Sequence[str], sizes, quick: bool) -> dict:
-    """What is to be run, checked, as JSON."""
-    names = list(EXPERIMENTS) if "all" in names else list(names)
+    """What is to be run, checked, without repeats, as JSON."""
     for name in names:
-        find(name)
+        if name != "all":
+            find(name)
+    names = list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
+    models, sizes = list(dict.fromkeys(models)), list(dict.fromkeys(tuple(size) for size in sizes or ()))
     for model in models:
         choose("--models", model, MODELS)
-    for size in sizes or ():
-        if not any(tuple(size) in EXPERIMENTS[name].sizes for name in names):
+    for size in sizes:
+        if not any(size in EXPERIMENTS[name].sizes for name in names):
             known = "; ".join(f"{n}: {' '.join(f'{L},{M}' for L, M in EXPERIMENTS[n].sizes)}" for n in names)
             raise ValueError(f"--sizes {size[0]},{size[1]} is not in the paper; there are {known}.")
-    return {"experiments": names, "models": list(models), "sizes": [list(s) for s in sizes] if sizes else None, "quick": quick}
+    return {"experiments": names, "models": models, "sizes": [list(s) for s in sizes] or None, "quick": quick}
 
 
 def begin(out: Path, wanted: dict) -> None:
@@ -162,8 +166,17 @@ def make(out: Path, cell: Cell, progress: bool) -> None:
 
 
 def _in_a_process(out: Path, cell: Cell) -> None:
-    """A child leaves the terminal's group: Ctrl-C reaches it once, through its parent."""
+    """A child leaves the terminal's group: Ctrl-C reaches it once, through its parent. Without a parent it stops by itself."""
     os.setpgrp()
+
+    def stop(end: int) -> None:
+        wait([end])
+        while True:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)  # enough to save what there is, if it was heard
+
+    if parent := parent_process():
+        threading.Thread(target=stop, args=(parent.sentinel,), daemon=True).start()
     try:
         make(out, cell, False)
     except KeyboardInterrupt:
@@ -191,10 +204,10 @@ def _make_side_by_side(out: Path, missing: Sequence[Cell], jobs: int, tell: Call
                 done = len(missing) - len(waiting) - len(busy)
                 said = "failed" if process.exitcode else "done"
                 tell(f"[{done}/{len(missing)}] {cell}: {said}, {time.monotonic() - began:.0f} s")
-    except KeyboardInterrupt:
-        for process, _, _ in busy.values():
-            os.kill(process.pid, signal.SIGINT)
-        for process, _, _ in busy.values():
+    except BaseException:
+        for process in active_children():
+            os.kill(process.pid, signal.SIGINT)  # type: ignore[arg-type]
+        for process in active_children():
             process.join()
         raise
     if failed:
@@ -223,7 +236,11 @@ def summarise(cell: Cell, result: Result) -> dict:
         for name in ("loss", "mean_squared_loss", error)
     }
     success, meaning = _success(experiment, result, error)
-    ratio = run.history["bound_ratio"]
+    ratios = run.history["bound_ratio"]
+    ratio = None if np.isnan(ratios).all() else float(np.nanmax(ratios))
+    holds = result.certificate.holds
+    if cell.model == "sapm" and holds is not False:  # at the end; now at every record of every seed
+        holds = None if ratio is None else ratio <= 1 + ROUNDING
     return asdict(cell) | {
         "seeds": len(rows),
         "iterations": int(run.history["iteration"].max()),
@@ -236,8 +253,9 @@ def summarise(cell: Cell, result: Result) -> dict:
         "failed": sum(not row["loss"] < 0.1 * row["initial_loss"] for row in rows),
         "success": success,
         "success_means": meaning,
-        "largest_bound_ratio": None if np.isnan(ratio).all() else float(np.nanmax(ratio)),
-        "holds": result.certificate.holds,
+        "largest_bound_ratio": ratio,
+        "holds": holds,
+        "non_affine": non_affine(result),
         "curves": curves(result),
         "off_sample": off_sample(result) if cell.experiment == "function_1d" else None,
         "env": store.environment(),
@@ -259,14 +277,33 @@ def curves(result: Result, most: int = 200) -> dict:
     }
 
 
+def non_affine(result: Result) -> list[float]:
+    """Per seed, the share of the network's values at the training points that no affine function of the inputs explains.
+
+    1 - R² of the least-squares affine fit; 0 for a constant (to a millionth), NaN where a value is not finite.
+    """
+    x = np.concatenate([np.asarray(term.x.value) for term in result.samples.terms])
+    affine = np.column_stack([x, np.ones(len(x))])
+    found = []
+    for u in result.seeds:
+        value = u(x)
+        if not np.isfinite(value).all():
+            found.append(float("nan"))
+            continue
+        value = value / max(1.0, np.abs(value).max())
+        left = value - affine @ np.linalg.lstsq(affine, value, rcond=None)[0]
+        found.append(0.0 if np.ptp(value) <= 1e-6 else float(np.sum(left**2) / np.sum((value - value.mean()) ** 2)))
+    return found
+
+
 def off_sample(result: Result) -> dict:
     """Where, over all seeds, the network strays most from the target between the training points, and how it looks there."""
-    fine = np.linspace(-1, 1, 20001)
+    x = np.asarray(result.samples.terms[0].x.value)[:, 0]
+    fine = np.linspace(x.min(), x.max(), 20001)
     exact = np.sin(fine**2)
     errors = np.array([np.abs(u(x=fine) - exact) for u in result.seeds])
     i, k = (int(v) for v in np.unravel_index(errors.argmax(), errors.shape))
     near = np.flatnonzero(np.abs(fine - fine[k]) < 0.15)[::10]
-    x = np.asarray(result.samples.terms[0].x.value)[:, 0]
     return {
         "seed": result.run.seeds[i],
         "x": float(fine[k]),
@@ -278,41 +315,54 @@ def off_sample(result: Result) -> dict:
 
 
 PLATEAU = {"function_1d": 7.05e-2, "function_10d": 6.05e-4}  # the variance of the target: where the paper's LS is stuck
+LARGEST = float(np.sin(1))  # of |sin(x²)| on [-1, 1], the target of function_1d
 VERDICTS = """A verdict compares the best seed with the paper's best seed, quantity by quantity, and gives the factor between
-them; "reproduced" means at most 10 (the paper's order of magnitude, or better), and the median of all seeds
-stands beside it. For PM: its inconsistency is reproduced where the true loss is at least 1000 times the actual
+them; "reproduced" means at most 10 (the paper's order of magnitude, or better) where at least one seed succeeds, and
+the median of all seeds stands beside it. A spike is an error off the training points above 10 times the largest value
+of the target. For PM: its inconsistency is reproduced where the true loss is at least 1000 times the actual
 one. For LS: the seeds that are stuck (final loss at least 10 % of the initial one, the paper's rule) or
 diverged, and those at the plateau, the variance of the target."""
 
 
 def verdict(row: dict) -> str:
-    """Against the paper's order of magnitude, per model and quantity, with the reason where it is not reproduced."""
+    """Against the paper's order of magnitude, per model and quantity, with what was measured where it is not reproduced."""
     if row["model"] == "ls":
         return _stuck(row)
     best, printed = row["best"], paper_row(row)
     if row["model"] == "pm":
         ratio = best["mean_squared_loss"] / best["loss"]
         theirs = printed["mean_squared_loss"] / printed["actual_loss"]
-        return f"{'reproduced' if ratio >= 1e3 else 'not reproduced'}: true/actual loss {ratio:.1e} (paper {theirs:.1e})"
+        return f"inconsistency {'' if ratio >= 1e3 else 'not '}reproduced: true/actual loss {ratio:.1e} (paper {theirs:.1e})"
     error = "solution_error" if "solution_error" in best else "test_error"
     factors = {
         "actual loss": best["loss"] / printed["actual_loss"],
         "true loss": best["mean_squared_loss"] / printed["mean_squared_loss"],
         error.replace("_", " "): best[error] / printed[error],
     }
-    good = {name: factor for name, factor in factors.items() if factor <= 10}
-    bad = {name: factor for name, factor in factors.items() if not factor <= 10}
+    bad = {name: factor for name, factor in factors.items() if not factor <= 10 or row["success"] == 0}
+    good = {name: factor for name, factor in factors.items() if name not in bad}
     times = lambda found: ", ".join(f"{name} × {factor:.2g}" for name, factor in found.items())  # noqa: E731
     median = f"; median {error.replace('_', ' ')} × {row['median'][error] / printed[error]:.2g}"
     if not bad:
         return f"reproduced: {times(good)}{median}"
-    if row["success"] == 0:
-        why = "every seed collapsed to a constant or affine network from this start and with these steps"
+    if "non_affine" in row and all(share < 1e-3 for share in row["non_affine"]):
+        measured = "every seed is constant or affine"
+    elif row["success"] == 0:
+        measured = f"no seed succeeds ({row['success_means']})"
     elif list(bad) == ["test error"]:
-        why = "a spike between training points, as in the paper's remark on local bad regularisation"
+        measured = _spike(row)
     else:
-        why = _pace(row)
-    return f"not reproduced: {times(bad)} ({why}){'; reproduced: ' + times(good) if good else ''}{median}"
+        measured = _pace(row)
+    return f"not reproduced: {times(bad)}; {measured}{'; reproduced: ' + times(good) if good else ''}{median}"
+
+
+def _spike(row: dict) -> str:
+    """The largest error off the training points, over all seeds, where it is large."""
+    off = row.get("off_sample")
+    if not off or not off["error"] > 10 * LARGEST:
+        return "see the median"
+    whose = "the best seed" if off["seed"] == row["best_seed"] else f"seed {off['seed']}, not the best one,"
+    return f"{whose} has a spike of {off['error']:.1e} at x = {off['x']:.4f}"
 
 
 def _pace(row: dict) -> str:

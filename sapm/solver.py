@@ -15,7 +15,17 @@ import numpy as np
 from sapm import store
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
-from sapm.methods.build import build, check_names, default_init, default_start, resolve, resolve_options, start_at
+from sapm.methods.build import (
+    LIFTED_BETA,
+    automatic,
+    build,
+    check_names,
+    default_init,
+    default_start,
+    resolve,
+    resolve_options,
+    start_at,
+)
 from sapm.problem import PDE, PROBLEMS, whole
 from sapm.progress import Bar
 from sapm.result import Result, from_file, to_file
@@ -24,8 +34,7 @@ from sapm.train import Moment, Run, train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
 CHECKPOINT_SHARE = 20  # times as long as writing one takes, if that is more
-ITERATIONS = {"pde": 1000, "regression": 2000}  # by default
-POLISH_AFTER = 20  # sweeps, where "auto" goes on with the true loss
+ITERATIONS = {"pde": 1000, "regression": 2000, "gauss-newton": 100}  # by default
 
 
 @dataclass(frozen=True)
@@ -121,12 +130,19 @@ def plan(
     sigma = find_activation({"pde": "sin", "regression": "tanh"}[kind] if activation is None else activation)
     depth = whole("depth", depth, 2, ": layer 1 to the output layer, so that at least one is hidden")
     check_names(init, start, sigma)
-    automatic, method = method == "auto", resolve(model, method)
+    resolve(model, method)
+    rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
+    choice = ""
+    if method == "auto":
+        held_out = getattr(problem, "validation", None) is not None
+        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out)
+        options = more | (options or {})
+        if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
+            beta = LIFTED_BETA
+        if options.get("polish_after") is not None:
+            # Measured (docs/interface.md): sweeps alone, or polished from another start, end up to a thousand times higher.
+            init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
     options = resolve_options(method, options)
-    if automatic and method == "alternating" and kind == "regression" and options["order"] is None:
-        # Measured (docs/interface.md): sweeps alone, or polished from another start, end up to a thousand times higher.
-        init, start = init or default_init("lbfgs", sigma), start or "noise"
-        options["polish_after"] = options["polish_after"] or POLISH_AFTER
     return {
         "problem": type(problem).__name__,
         "depth": depth,
@@ -137,17 +153,28 @@ def plan(
         "test_points": _count(test_points),
         "model": model,
         "method": method,
-        "max_iter": ITERATIONS[kind] if max_iter is None else whole("max_iter", max_iter, 0),
+        "max_iter": ITERATIONS.get(method, ITERATIONS[kind]) if max_iter is None else whole("max_iter", max_iter, 0),
         "max_seconds": None if max_seconds is None else _positive("max_seconds", max_seconds),
         "seeds": _seeds(seeds),
         "key": _key(key),
-        "init": init or default_init(method, sigma),
-        "start": start or default_start(kind),
+        "init": init or default_init(method, kind, sigma, widths),
+        "start": start or default_start(method, kind),
         "mu": None if mu is None else _positive("mu", mu),
         "alpha": _layers("alpha", alpha, depth),
         "beta": _layers("beta", beta, depth),
         "options": options,
+        "choice": choice,
     }, sigma
+
+
+def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tuple[int, int, list[int]]:
+    """Samples, tangents and layer widths, as far as they are known before the samples are drawn (one output)."""
+    count = lambda given: int(given) if isinstance(given, (int, np.integer)) else len(given)  # noqa: E731
+    interior = len(problem.X) if hasattr(problem, "X") else count(points)
+    rows = interior + (count(boundary_points) if kind == "pde" else 0)
+    hidden = _width(width, depth)
+    inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
+    return rows, interior if kind == "pde" else 0, [inputs, *([hidden] * (depth - 1) if isinstance(hidden, int) else hidden), 1]
 
 
 def solve(
@@ -270,7 +297,7 @@ def execute(
         return stop is not None and bool(np.all(stop))
 
     label = f"{config['model'].upper()} · {config['method']}"
-    with Bar(label, config["max_iter"], seconds, progress, first) as bar:
+    with Bar(label, config["max_iter"], seconds, progress, first) as bar, store.every_interrupt():
         run = train(
             method,
             config["max_iter"],
@@ -350,6 +377,8 @@ def resume(
                 raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
             config["max_iter"] = max_iter
         if path.is_dir():
+            for stale in (folder.model, folder.path / "summary.json"):  # of the earlier end; the checkpoint has as much
+                stale.unlink(missing_ok=True)
             folder.write_json("config.json", config)
             folder.write_history(lines(before.run))
         more: dict[str, Any] = {"folder": folder if path.is_dir() else None, "progress": progress, "on_record": on_record}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import hashlib
 import json
 import os
 import platform
 import sys
 import tempfile
+import threading
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -33,7 +36,17 @@ def to_json(x: Any, **kwargs) -> str:
 
 
 def write_whole(path: Path, body: bytes) -> None:
-    """Replace the file in one step: whoever reads it, or is killed meanwhile, finds the old one or the new one."""
+    """Replace the file in one step: whoever reads it, or is killed meanwhile, finds the old one or the new one.
+
+    A link stays a link, to the new file; a pipe or a device is written to.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file, such as {path / 'name'}; nothing was written.")
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            file.write(body)
+        return
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -46,7 +59,7 @@ def write_whole(path: Path, body: bytes) -> None:
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise OSError(error.errno, f"{error.strerror}; what was written before is kept", str(path)) from error
+            raise OSError(error.errno, f"{error.strerror or error}; what was written before is kept", str(path)) from error
         raise
 
 
@@ -128,16 +141,36 @@ def environment() -> dict:
     }
 
 
+@contextmanager
+def every_interrupt():
+    """Python drops what is raised while it collects garbage, in which JAX has a part; a Ctrl-C lost so is sent again."""
+    before = sys.unraisablehook
+
+    def hook(lost) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 class Claim:
     """A folder for one process at a time. The system drops the claim when its owner ends, however it ends."""
 
     def __init__(self, path: Path):
         self.path, self._lock = path, FileLock(path / ".lock", timeout=0)
+        self.new = self.refused = False
 
     def __enter__(self) -> Claim:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
         self.path.mkdir(parents=True, exist_ok=True)
+        self.new = not (self.path / ".lock").exists()
         try:
             self._lock.acquire()
         except Timeout:
@@ -148,6 +181,22 @@ class Claim:
 
     def __exit__(self, *error) -> None:
         self._lock.release()
+        if self.new and self.refused:  # somebody else's folder stays as it was
+            (self.path / ".lock").unlink(missing_ok=True)
+
+
+BEGUN = {"config.json", "env.json", "history.jsonl"}
+
+
+def unused(path: Path) -> bool:
+    """Whether a folder is empty, but for our lock, or holds only the beginning of a run cut off before its first checkpoint."""
+    left = lambda p, names: p.name.startswith(tuple(f".{name}." for name in names))  # noqa: E731 (by a write that was cut off)
+    found = {p.name for p in path.iterdir() if p.name != ".lock" and not left(p, BEGUN)}
+    checkpoint, history = path / "checkpoint", path / "history.jsonl"
+    if checkpoint.is_dir() and all(left(p, ["latest.sapm"]) for p in checkpoint.iterdir()):
+        found.discard("checkpoint")
+    begun = found == BEGUN or (found < BEGUN and history.is_file() and not history.stat().st_size)
+    return not found or begun
 
 
 class Folder:
@@ -165,9 +214,12 @@ class Folder:
             raise ValueError(
                 f"out={str(self.path)!r} holds a run; continue it with sapm.resume or choose another folder; nothing was changed."
             )
+        if not unused(self.path):
+            self.claim.refused = True
+            raise ValueError(f"out={str(self.path)!r} is not empty; choose another folder; nothing was changed.")
+        self.write_history([])  # the first, so that a run cut off here is known by it
         self.write_json("config.json", config)
         self.write_json("env.json", env)
-        self.write_history([])
 
     def write_json(self, name: str, content: Any) -> None:
         write_whole(self.path / name, (to_json(content, indent=2) + "\n").encode())

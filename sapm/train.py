@@ -135,7 +135,7 @@ def _losses(method: Method, states, validation: Term | None):
 
     def one(state):
         more = [] if validation is None else [mean_square(method.network(state), [validation])]
-        return *method.losses(state), *more, *method.diagnostics(state).values()
+        return *method.losses(state), *more, *(value for _, value in sorted(method.diagnostics(state).items()))
 
     return jax.vmap(one)(states)
 
@@ -209,7 +209,7 @@ class _Loop:
     def __init__(self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every):
         self.method, self.seeds, self.states, self.validation, self.every = method, seeds, states, validation, every
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
-        self.names += jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states))
+        self.names += sorted(jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states)))
         self.bound = bound(method.objective, method.sigma)[0]
         self.batch, self.began = _batch(method, len(seeds)), time.perf_counter()
         self.now, self.marked = 0.0, (0, {})

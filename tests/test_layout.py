@@ -18,6 +18,7 @@ ORDER = [
     "sapm.samples",
     "sapm.problem",
     "sapm.objective",
+    "sapm.linearise",
     "sapm.lstsq",
     "sapm.work",
     "sapm.blocks",

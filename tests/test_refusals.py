@@ -147,9 +147,17 @@ CASES = {
     ),
     "unknown model": (lambda: solve(model="spam"), ValueError, "model='spam' is not known; .* Did you mean 'sapm'"),
     "unknown method": (lambda: solve(method="alternate"), ValueError, "Did you mean 'alternating'"),
-    "method to come": (lambda: solve(method="gauss-newton"), ValueError, "is not there yet; use 'auto'"),
-    "ls has no layers to alternate": (lambda: solve(model="ls", method="alternating"), ValueError, "use 'lbfgs', 'adam' or 'gd'"),
-    "gd is for ls": (lambda: solve(model="pm", method="gd"), ValueError, "for model='pm' use 'alternating'"),
+    "unknown algebra": (
+        lambda: solve(method="gauss-newton", options={"algebra": "dul"}),
+        ValueError,
+        "Did you mean 'dual'",
+    ),
+    "ls has no layers to alternate": (
+        lambda: solve(model="ls", method="alternating"),
+        ValueError,
+        "use 'gauss-newton', 'lbfgs', 'adam' or 'gd'",
+    ),
+    "gd is for ls": (lambda: solve(model="pm", method="gd"), ValueError, "for model='pm' use 'gauss-newton', 'alternating'"),
     "unknown option": (lambda: solve(options={"patiense": 3}), ValueError, "'patiense', which .* Did you mean 'patience'"),
     "options not named": (lambda: solve(options=["joint"]), TypeError, "must be a dictionary"),
     "rate for sweeps": (

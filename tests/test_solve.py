@@ -24,7 +24,7 @@ def double_precision():
 
 @pytest.fixture(scope="module")
 def solved():
-    return sapm.solve(transport(), **SMALL, max_iter=30)
+    return sapm.solve(transport(), **SMALL, max_iter=30, method="alternating")
 
 
 def test_result_at_a_glance(solved):
@@ -119,7 +119,8 @@ def test_budgets_and_callbacks():
     result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=50, on_record=stop, progress=False)
     assert [s[0] for s in seen] == [0, 1, 2, 3, 4, 5] and np.array_equal(seen[-1][1], result.history["loss"][:, -1])
     assert result.table[0]["status"] == "stopped" and result.table[0]["reason"] == "stopped by the callback after 5 iterations."
-    result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=10**9, max_seconds=2, progress=False)
+    long = {"max_iter": 10**9, "method": "alternating", "progress": False}
+    result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_seconds=2, **long)
     assert result.table[0]["status"] == "out of time" and result.history["seconds"][0, -1] < 4
     options = {"stall": 0.5, "patience": 20}
     result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=2000, options=options, progress=False)
@@ -135,7 +136,8 @@ def test_interrupt_returns_what_there_is():
             timer.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)))
             timer[0].start()
 
-    result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=10**9, on_record=start_timer, progress=False)
+    long = {"max_iter": 10**9, "method": "alternating", "progress": False}
+    result = sapm.solve(curve(), depth=2, width=4, seeds=2, on_record=start_timer, **long)
     done = int(result.history["iteration"][0, -1])
     assert result.table[0]["status"] == "interrupted" and result.table[0]["reason"] == f"interrupted after {done} iterations."
     with jax.enable_x64(True):
@@ -157,7 +159,14 @@ def test_progress_is_silent_off_a_terminal(capfd, monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "method", "wanted"),
-    [("ls", "auto", "lbfgs"), ("ls", "adam", "adam"), ("pm", "lbfgs", "lbfgs"), ("pm", "auto", "alternating")],
+    [
+        ("ls", "auto", "gauss-newton"),
+        ("ls", "adam", "adam"),
+        ("pm", "lbfgs", "lbfgs"),
+        ("pm", "auto", "gauss-newton"),
+        ("sapm", "gauss-newton", "gauss-newton"),
+        ("pm", "alternating", "alternating"),
+    ],
 )
 def test_models_and_methods(model, method, wanted):
     result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=30, model=model, method=method, progress=False)
@@ -169,7 +178,16 @@ def test_polish_lowers_the_true_loss():
     """Sweeps, then L-BFGS from the network they found: the actual loss is the true one from there on."""
     options = {"polish_after": 5}
     result = sapm.solve(
-        curve(), depth=3, width=6, seeds=2, max_iter=60, start="noise", init="xavier", options=options, progress=False
+        curve(),
+        depth=3,
+        width=6,
+        seeds=2,
+        max_iter=60,
+        method="alternating",
+        start="noise",
+        init="xavier",
+        options=options,
+        progress=False,
     )
     loss, true = result.history["loss"], result.history["mean_squared_loss"]
     assert np.all(loss[:, 6:] == true[:, 6:]) and np.all(loss[:, :5] != true[:, :5])

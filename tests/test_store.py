@@ -1,6 +1,7 @@
 """Save, load, resume: bit for bit, whole or not at all, and one sentence for what cannot be read."""
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -29,17 +30,27 @@ def same(a, b) -> None:
     """Equal in every number but the seconds."""
     assert a.history.keys() == b.history.keys()
     for name in a.history.keys() - {"seconds"}:
-        assert np.array_equal(a.history[name], b.history[name], equal_nan=True), name
+        assert np.array_equal(a.run.history[name], b.run.history[name], equal_nan=True), name
     for x, y in zip(jax.tree.leaves(a.run.states), jax.tree.leaves(b.run.states), strict=True):
         assert x.dtype == y.dtype and np.array_equal(x, y)
 
 
 RUNS = {
-    "sweeps": (transport, SMALL),
+    "gauss-newton": (transport, SMALL),
+    "lifted": (curve, {"depth": 3, "width": 4, "seeds": 2, "progress": False}),
+    "sweeps": (transport, SMALL | {"method": "alternating"}),
     "adam": (curve, {"depth": 2, "width": 4, "seeds": 3, "method": "adam", "model": "ls", "progress": False}),
     "polish": (
         curve,
-        {"depth": 2, "width": 4, "seeds": 2, "start": "noise", "options": {"polish_after": 7}, "progress": False},
+        {
+            "depth": 2,
+            "width": 4,
+            "seeds": 2,
+            "method": "alternating",
+            "start": "noise",
+            "options": {"polish_after": 7},
+            "progress": False,
+        },
     ),
 }
 
@@ -171,6 +182,65 @@ def test_a_folder_is_not_overwritten(tmp_path):
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     with pytest.raises(ValueError, match=r"max_iter=0 is behind: .* has 1 iterations already"):
         sapm.resume(tmp_path / "run", max_iter=0)
+    assert (tmp_path / "run" / "model.sapm").exists()
+
+
+ALL = ("config.json", "env.json", "history.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("held", "free"),
+    [
+        ((), True),
+        ((".lock",), True),
+        (ALL, True),
+        ((*ALL, ".lock", "checkpoint/.latest.sapm.x1y2"), True),
+        ((".history.jsonl.x1y2",), True),
+        (("history.jsonl",), False),
+        (("config.json",), False),
+        (("config.json", "env.json"), False),
+        ((*ALL, "notes.txt"), False),
+        ((*ALL, "checkpoint/mine"), False),
+        (("sapm/checkpoint/latest.sapm",), False),
+    ],
+)
+def test_only_an_unused_folder_is_taken(held, free, tmp_path):
+    """Empty, or a run of ours cut off before its first checkpoint; anything else stays as it was, without a lock left in it."""
+    for name in held:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("" if name == ".lock" else "mine")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    folder = store.Folder(tmp_path)
+    with folder.claim:
+        if free:
+            folder.begin({"depth": 2}, {})
+            assert json.loads((tmp_path / "config.json").read_text()) == {"depth": 2}
+            return
+        with pytest.raises(ValueError, match="is not empty; choose another folder; nothing was changed"):
+            folder.begin({}, {})
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+
+def test_a_run_cut_off_while_it_begins_is_taken(tmp_path):
+    (tmp_path / "history.jsonl").touch()
+    (tmp_path / "config.json").write_text("{}")
+    assert store.unused(tmp_path)
+
+
+def test_links_and_pipes_stay(tmp_path):
+    """A link leads to the new file; a pipe gets the bytes; a folder is refused."""
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    for body in (b"first", b"second"):
+        store.write_whole(tmp_path / "link", body)
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "there").read_bytes() == body
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE)
+    store.write_whole(tmp_path / "pipe", b"bytes")
+    assert reader.communicate(timeout=20)[0] == b"bytes" and (tmp_path / "pipe").is_fifo()
+    store.write_whole(Path("/dev/null"), b"nothing")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(ValueError, match="is a folder; give the name of a file"):
+        store.write_whole(tmp_path, b"")
 
 
 KILLED = """
@@ -216,6 +286,7 @@ def test_checkpoints_between_records(end, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         sapm.resume(tmp_path / "run", max_iter=40, on_record=fail, progress=False)
     assert told == [20 if end == 15 else 30]
+    assert not {"model.sapm", "summary.json"} & {p.name for p in (tmp_path / "run").iterdir()}  # they would be out of date
     cut = sapm.load(tmp_path / "run" / "checkpoint" / "latest.sapm")
     assert cut.history["iteration"][0, -1] == end and cut.table[0]["status"] == "running"
     resumed = sapm.resume(tmp_path / "run", progress=False)
@@ -249,7 +320,7 @@ def test_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(solver, "CHECKPOINT_SHARE", 0)
     with monkeypatch.context() as disk:
         disk.setattr(store.os, "fsync", full)
-        with pytest.raises(OSError, match="what was written before is kept.*latest.sapm"):
+        with pytest.raises(OSError, match=r"what was written before is kept.*latest.sapm"):
             sapm.solve(curve(), **SMALL, max_iter=130, out=tmp_path / "run")
     assert kept and not list((tmp_path / "run" / "checkpoint").glob(".*"))
     same(sapm.resume(tmp_path / "run", progress=False), whole)
@@ -266,3 +337,50 @@ def test_one_process_at_a_time(tmp_path):
             with pytest.raises(ValueError, match="is in use by another process"):
                 call()
     assert sapm.resume(tmp_path / "run", max_iter=5, progress=False).history["iteration"].max() == 5
+
+
+def test_an_interrupt_lost_in_the_collection_of_garbage_is_sent_again():
+    """In a callback of the collector, Python prints an exception and goes on."""
+
+    def collect(phase, info):
+        gc.callbacks.remove(collect)
+        raise KeyboardInterrupt
+
+    gc.callbacks.append(collect)
+    with store.every_interrupt(), pytest.raises(KeyboardInterrupt):
+        gc.collect()
+        for _ in range(200):
+            time.sleep(0.1)
+
+
+LONG = """
+from sapm import reproduce
+reproduce.QUICK["function_1d"] = {"sizes": ((6, 10),), "seeds": 2, "max_iter": 3000000, "points": 20, "test_points": 10}
+if __name__ == "__main__":
+    from sapm.cli import app
+    app()
+"""
+
+
+def test_processes_stop_with_their_parent(tmp_path):
+    """SIGKILL or SIGTERM to a reproduction with two runs at a time: the runs save their state and end."""
+    script = tmp_path / "long.py"
+    script.write_text(LONG)
+    out, deadline = tmp_path / "out", time.monotonic() + 120
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 130)):
+        began = time.time()
+        command = [sys.executable, str(script), "reproduce", "function_1d", "--quick", "--models", "sapm", "-q", "--jobs", "2"]
+        process = subprocess.Popen([*command, "-o", str(out)], stderr=subprocess.PIPE, text=True)
+        runs = [out / "function_1d" / "6x10" / name for name in ("sapm-uniform", "sapm-uniform-shared")]
+        files = [run / "checkpoint" / "latest.sapm" for run in runs]
+        while not all(file.exists() and file.stat().st_mtime > began for file in files):  # training has begun, or begun again
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(60) == code
+        while not all((run / "model.sapm").exists() for run in runs):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        stderr = process.communicate(timeout=60)[1]  # its children hold the other end
+        assert "Traceback" not in stderr and ("continue with: sapm resume" in stderr) == (code == 130)
+        assert {row["status"] for run in runs for row in sapm.load(run / "model.sapm").table} == {"interrupted"}

@@ -76,7 +76,7 @@ class Alternating(eqx.Module):
     start: str = eqx.field(static=True, default="uniform")
     loop: bool = eqx.field(static=True, default=True)
 
-    phases: ClassVar = ()
+    phases: ClassVar[tuple[str, ...]] = ()
 
     @property
     def seed_bytes(self) -> int:

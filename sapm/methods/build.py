@@ -12,7 +12,7 @@ import numpy as np
 from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import OPTIMISERS, descent
-from sapm.methods.gauss_newton import ALGEBRA, gauss_newton
+from sapm.methods.gauss_newton import ALGEBRA, count_weights, flops, gauss_newton
 from sapm.methods.polish import Polished
 from sapm.names import nearest
 from sapm.network import INITIALISERS, Network
@@ -25,13 +25,22 @@ METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
 ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0}
 OPTIONS = {  # name → default, for every method
     "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None, "directional": False},
-    "gauss-newton": {"stall": 1e-2, "patience": 50, "lifted": None, "damping": 1e-2, "algebra": None, "directional": True},
+    "gauss-newton": {
+        "stall": 1e-2,
+        "patience": 50,
+        "lifted": None,
+        "damping": 1e-2,
+        "algebra": None,
+        "bend": True,
+        "directional": True,
+    },
     "gd": {"learning_rate": 0.1, "halving": 1e4},
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
     "lbfgs": {},
 }
+POLISH_AFTER = 20  # sweeps, where "auto" goes on with L-BFGS on the true loss
 LARGE = 2e11  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
-LIFTED, LIFTED_BETA = 15, 10.0  # steps on the penalty loss, and β there, where "auto" starts with it
+LIFTED, LIFTED_BETA, LIFTED_DEPTH = 15, 10.0, 20  # steps on the penalty loss, β there, and up to which depth "auto" takes them
 
 
 def choose(name: str, given, known) -> str:
@@ -42,11 +51,9 @@ def choose(name: str, given, known) -> str:
 
 
 def resolve(model: str, method: str) -> str:
-    """The method that "auto" stands for; a sentence for pairs that do not go together."""
+    """A sentence for pairs that do not go together."""
     choose("model", model, MODELS)
     choose("method", method, METHODS)
-    if method == "auto":
-        return "lbfgs" if model == "ls" else "alternating"
     if model == "ls" and method == "alternating":
         raise ValueError(
             "model='ls' has no auxiliary variables, so method='alternating' cannot train it; "
@@ -58,6 +65,25 @@ def resolve(model: str, method: str) -> str:
             "'alternating', 'adam' or 'lbfgs'."
         )
     return method
+
+
+def automatic(
+    model: str, kind: str, sigma: Activation, rows: int, tangents: int, widths: Sequence[int], held_out: bool
+) -> tuple[str, dict, str]:
+    """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs."""
+    counts = flops(rows, tangents, widths)
+    algebra = min(counts, key=lambda name: counts[name])
+    if not held_out and counts[algebra] <= LARGE:
+        lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
+        first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
+        size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
+        return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss; {size}. "
+    why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {counts[algebra]:.0e} operations"
+    if model == "ls":
+        return "lbfgs", {}, f"L-BFGS, since {why}. "
+    if kind == "pde":
+        return "alternating", {}, f"Sweeps, since {why}. "
+    return "alternating", {"polish_after": POLISH_AFTER}, f"{POLISH_AFTER} sweeps, then L-BFGS on the true loss, since {why}. "
 
 
 def resolve_options(method: str, given: dict | None) -> dict:
@@ -73,8 +99,9 @@ def resolve_options(method: str, given: dict | None) -> dict:
     options = known | (given or {})
     for name in ("record_every", "patience", "polish_after", "lifted"):
         value = options.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-            raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least 1.")
+        least = 0 if name == "lifted" else 1
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
+            raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least {least}.")
         if value is not None:
             options[name] = int(value)
     for name in ("stall", "l2", "learning_rate", "halving", "damping"):
@@ -100,11 +127,15 @@ def _order(options: dict) -> list[list]:
     return [[block, int(l)] for block, l in given]
 
 
-def default_init(method: str, sigma: Activation) -> str:
-    """The paper's for its own methods; otherwise what suits the activation and the method."""
+def default_init(method: str, kind: str, sigma: Activation, widths: Sequence[int]) -> str:
+    """The paper's for its own methods; otherwise what suits the activation and the method (docs/how-it-works.md)."""
     if method in ("alternating", "gd"):
         return "paper"
-    return "he" if sigma.name == "relu" or method == "gauss-newton" else "xavier"
+    if method != "gauss-newton":
+        return "he" if sigma.name == "relu" else "xavier"
+    if sigma.name == "relu":
+        return "looks-linear" if min(widths[1:-1]) >= 2 * widths[0] else "he"  # it passes half as many directions as units
+    return "orthogonal" if kind == "regression" else "he"
 
 
 def default_start(method: str, kind: str) -> str:
@@ -138,7 +169,8 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
             obj, widths, sigma, config["method"], options.get("learning_rate", 1.0), options.get("halving", 1.0), **common
         )
     if config["method"] == "gauss-newton":
-        return gauss_newton(obj, widths, sigma, options["lifted"], options["damping"], options["algebra"], **common)
+        given = {name: options[name] for name in ("lifted", "damping", "algebra", "bend")}
+        return gauss_newton(obj, widths, sigma, **given, **common)
     order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
     few = options["polish_after"] is not None  # then a short compilation counts for more than quick sweeps
     sweeps = alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], loop=few or None, **common)

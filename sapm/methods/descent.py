@@ -38,7 +38,7 @@ class Descent(eqx.Module):
     weights: str = eqx.field(static=True, default="paper")
     start: str = eqx.field(static=True, default="uniform")
 
-    phases: ClassVar = ()
+    phases: ClassVar[tuple[str, ...]] = ()
 
     @property
     def seed_bytes(self) -> int:

@@ -33,7 +33,7 @@ class Polished(eqx.Module):
     then: Descent
     sweeps: Int[Array, ""]
 
-    phases: ClassVar = ("sweeps", "polish")
+    phases: ClassVar[tuple[str, ...]] = ("sweeps", "polish")
 
     @property
     def seed_bytes(self) -> int:

@@ -1,0 +1,327 @@
+"""The network linearised at a point whose auxiliary variables need not be those of the forward pass.
+
+For given changes δθ of the weights the best changes of the auxiliary variables are known in closed form, sample by sample;
+what is left of a penalty loss (its adaptive weights held) is |ρ̃ + J̃ δθ|², with
+
+    J̃_l[n] = Σ_channels G̃_l[n] ⊗ z_{l-1}[n] ,     G̃_l = √κ_n S_n^{-1/2} ∂output/∂u_l ,     S_n = 1 + Σ_l ‖G_l[n]‖²/w_{l,n}
+
+and z_{l-1} the lifted input of layer l (docs/how-it-works.md). J̃ itself is hardly ever needed: J̃ J̃ᵀ, J̃ δθ and J̃ᵀ v are made
+from its factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from sapm.jet import Activation, Jet, lift
+from sapm.network import Dense, Network, Stack
+from sapm.objective import Objective, defects, omega
+from sapm.term import Term
+
+TINY = 1e-300
+
+
+class Row(eqx.Module):
+    """One layer's factors of J̃. Rows r are (sample, output) pairs; the first rows have tangents, k of them each."""
+
+    g: Float[Array, "r out"]
+    z: Float[Array, "r in"]
+    gt: Float[Array, "t k out"]
+    zt: Float[Array, "t k in"]
+
+
+def total(stack: Stack, f: Callable) -> Array:
+    """Σ_l f(layer l): the layers of the run one after another in a loop."""
+    found = reduce(jnp.add, [f(x) for x in (*stack.head, *stack.tail)])
+    if stack.body is None:
+        return found
+    return lax.scan(lambda c, x: (c + f(x), None), found, stack.body)[0]
+
+
+# ---------------------------------------------------------------- the linearised network
+
+
+def pull(sigma: Activation, u: Jet, gz: Jet) -> Jet:
+    """Gradients with respect to u from those with respect to lift(u); the first axis of gz counts outputs."""
+    back = jax.vjp(lambda jet: lift(sigma, jet), u)[1]
+    return jax.vmap(lambda g: back(g)[0])(gz)
+
+
+def through(layer: Dense, g: Jet) -> Jet:
+    """Gradients with respect to a layer's input from those with respect to what it gives."""
+    return Jet(g.value @ layer.W, g.tangents @ layer.W)
+
+
+def gains(network: Network, u: Stack, top: Jet) -> Stack:
+    """G_l = ∂output/∂u_l for l = 1..L, the layers linearised at u; `top` is G_L. Jets with the outputs on the first axis."""
+    stack, sigma = network.stack, network.sigma
+    tail, g = [top], top
+    for layer, jet in zip(stack.tail[:0:-1], u.tail[-2::-1], strict=True):
+        g = pull(sigma, jet, through(layer, g))
+        tail.append(g)
+    gz, body = through(stack.tail[0], g), None
+    if stack.body is not None:
+
+        def down(gz, pair):
+            layer, jet = pair
+            g = pull(sigma, jet, gz)
+            return through(layer, g), g
+
+        gz, body = lax.scan(down, gz, (stack.body, u.body), reverse=True)
+    head = []
+    for layer, jet in zip(stack.head[::-1], u.head[::-1], strict=True):
+        g = pull(sigma, jet, gz)
+        head.append(g)
+        gz = through(layer, g)
+    return Stack(tuple(head[::-1]), body, tuple(tail[::-1]), stack.run)
+
+
+def inputs(network: Network, x: Jet, u: Stack) -> Stack:
+    """z_{l-1} for l = 1..L: the input jet, then lift(u_{l-1})."""
+    z = [x, *(lift(network.sigma, jet) for jet in u.head)]
+    head, body = z[: len(u.head)], None
+    last = z[-1]
+    if u.body is not None:
+        inner = jax.vmap(lambda jet: lift(network.sigma, jet))(u.body)
+        body = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b[:-1]]), last, inner)
+        last = jax.tree.map(lambda b: b[-1], inner)
+    tail = [last, *(lift(network.sigma, jet) for jet in u.tail[:-1])]
+    return Stack(tuple(head), body, tuple(tail), u.run)
+
+
+class Linear(eqx.Module):
+    """A term linearised at a point: residual ρ (n, o) with the defects carried to the output, gains, inputs, defects, weights.
+
+    `inverse` (per layer, jets broadcastable to the gains) are 1/w; zero where there is nothing to choose.
+    """
+
+    rho: Float[Array, "n o"]
+    g: Stack
+    z: Stack
+    r: Stack
+    inverse: Stack
+    root: Float[Array, "n o o"]  # Cholesky factor of S_n
+
+
+def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Linear:
+    term = obj.terms[i]
+    n, o = term.y.shape
+    k, m = term.c.shape[1], network.stack.tail[-1].W.shape[0]
+    eye = jnp.broadcast_to(jnp.eye(o)[:, None, :], (o, n, o))
+    if term.is_pde:
+        top = Jet(jnp.zeros((1, n, m)), jnp.broadcast_to(term.c[None, :, :, None], (1, n, k, m)))
+    else:
+        top = Jet(eye, jnp.zeros((o, n, k, m)))
+    g = gains(network, u, top)
+    r = defects(term, network, u)
+    r = Stack.of(r.layers(), network.stack.run)
+    depth = obj.depth
+    # Σ_l ⟨G_l, r_l⟩; at the top of a PDE term the defect is that of the tangents, and c·d_L - y comes on top of it
+    rho = total_pair(
+        g, r, lambda g, r: jnp.einsum("onm,nm->no", g.value, r.value) + jnp.einsum("onkm,nkm->no", g.tangents, r.tangents)
+    )
+    if term.is_pde:
+        rho = rho + term.residual(u.tail[-1])
+    w = omega(obj, network.stack.map(lambda layer: jnp.sum(layer.W**2)).rows())
+    alpha, beta = obj.alpha[i], obj.beta[i]
+    if term.is_pde and obj.adaptive:
+        t = u.map(lambda jet: jnp.sum(jet.tangents**2, axis=(-2, -1))).rows().at[-1].set(0.0)
+        spread = jnp.flip(jnp.cumsum(jnp.flip(t, 0), 0), 0)
+    else:
+        spread = jnp.ones((depth, n))
+    below = jnp.arange(depth) < depth - 1
+    value = jnp.where(below[:, None], 1 / jnp.maximum((beta * w)[:, None] * spread, TINY), 0.0)
+    tangent = 1 / jnp.maximum(alpha * w, TINY) * (1.0 if term.is_pde else 0.0)
+    inverse = Stack.of([(lifted * value[l], lifted * tangent[l]) for l in range(depth)], network.stack.run)
+
+    def shift(g, inv):
+        v, t = inv
+        return jnp.einsum("onm,pnm,n->nop", g.value, g.value, v) + t * jnp.einsum("onkm,pnkm->nop", g.tangents, g.tangents)
+
+    shifts = total_pair(g, inverse, shift)
+    root = jnp.linalg.cholesky(jnp.eye(o) + shifts) if o > 1 else jnp.sqrt(1 + shifts)
+    return Linear(rho, g, inputs(network, term.x, u), r, inverse, root)
+
+
+def total_pair(a: Stack, b: Stack, f: Callable) -> Array:
+    pairs = Stack(
+        tuple(zip(a.head, b.head, strict=True)),
+        None if a.body is None else (a.body, b.body),
+        tuple(zip(a.tail, b.tail, strict=True)),
+        a.run,
+    )
+    return total(pairs, lambda pair: f(*pair))
+
+
+def unroot(root: Float[Array, "n o o"], x: Float[Array, "o n ..."], transpose: bool = False) -> Array:
+    """root^{-1} (or its transpose) applied along the outputs."""
+    if root.shape[-1] == 1:
+        return x / root[:, 0, 0].reshape(1, -1, *(1,) * (x.ndim - 2))
+    flat = jnp.moveaxis(x, 0, 1).reshape(x.shape[1], x.shape[0], -1)
+    out = jax.scipy.linalg.solve_triangular(root, flat, lower=True, trans=int(transpose))
+    return jnp.moveaxis(out.reshape(x.shape[1], x.shape[0], *x.shape[2:]), 1, 0)
+
+
+def rows_of(terms: Sequence[Term], parts: Sequence[Linear]) -> tuple[Stack, Array]:
+    """The factors of J̃ by layer and ρ̃. Terms with tangents come first."""
+    scales = [root_weight(term) for term in terms]
+
+    def row(*pairs) -> Row:
+        g, z, gt, zt = [], [], [], []
+        for term, part, scale, (gl, zl) in zip(terms, parts, scales, pairs, strict=True):
+            o = gl.value.shape[0]
+            flat = lambda a: a.reshape(-1, *a.shape[2:])  # noqa: E731
+            g.append(flat(unroot(part.root, gl.value) * scale[None, :, None]))
+            z.append(flat(jnp.broadcast_to(zl.value, (o, *zl.value.shape))))
+            if term.is_pde:
+                gt.append(flat(unroot(part.root, gl.tangents) * scale[None, :, None, None]))
+                zt.append(flat(jnp.broadcast_to(zl.tangents, (o, *zl.tangents.shape))))
+        if not gt:
+            gt, zt = [jnp.zeros((0, 0, g[0].shape[1]))], [jnp.zeros((0, 0, z[0].shape[1]))]
+        return Row(jnp.concatenate(g), jnp.concatenate(z), jnp.concatenate(gt), jnp.concatenate(zt))
+
+    stacks = [(part.g, part.z) for part in parts]
+    head = [row(*((g.head[j], z.head[j]) for g, z in stacks)) for j in range(len(stacks[0][0].head))]
+    tail = [row(*((g.tail[j], z.tail[j]) for g, z in stacks)) for j in range(len(stacks[0][0].tail))]
+    body = None
+    if stacks[0][0].body is not None:
+        body = jax.vmap(row)(*((g.body, z.body) for g, z in stacks))
+    rho = [(unroot(part.root, part.rho.T) * scale[None]).reshape(-1) for part, scale in zip(parts, scales, strict=True)]
+    return Stack(tuple(head), body, tuple(tail), stacks[0][0].run), jnp.concatenate(rho)
+
+
+# ---------------------------------------------------------------- J̃ J̃ᵀ, J̃ᵀ v, J̃ δθ, and J̃ itself
+
+
+def gram(rows: Stack) -> Float[Array, "r r"]:
+    """K = J̃ J̃ᵀ without J̃: Hadamard products of small Gram matrices, over layers and channels."""
+
+    def one(row: Row) -> Array:
+        K = (row.g @ row.g.T) * (row.z @ row.z.T + 1.0)
+        t, k = row.gt.shape[:2]
+        if t == 0:
+            return K
+        gt, zt = row.gt.reshape(t * k, -1), row.zt.reshape(t * k, -1)
+        cross = ((gt @ row.g.T) * (zt @ row.z.T)).reshape(t, k, -1).sum(1)
+        inner = ((gt @ gt.T) * (zt @ zt.T)).reshape(t, k, t, k).sum((1, 3))
+        return K.at[:t].add(cross).at[:, :t].add(cross.T).at[:t, :t].add(inner)
+
+    return total(rows, one)
+
+
+def transposed(rows: Stack, v: Float[Array, " r"]) -> Stack:
+    """J̃ᵀ v as a stack of layers."""
+
+    def one(row: Row) -> Dense:
+        t = row.gt.shape[0]
+        weighted = v[:, None] * row.g
+        return Dense(weighted.T @ row.z + jnp.einsum("tko,tki->oi", v[:t, None, None] * row.gt, row.zt), weighted.sum(0))
+
+    return rows.map(one)
+
+
+def times(rows: Stack, change: Stack) -> Float[Array, " r"]:
+    """J̃ δθ."""
+
+    def one(row: Row, layer: Dense) -> Array:
+        out = jnp.sum(row.g * (row.z @ layer.W.T + layer.b), axis=1)
+        t = row.gt.shape[0]
+        return out.at[:t].add(jnp.sum(row.gt * (row.zt @ layer.W.T), axis=(1, 2))) if t else out
+
+    return total_pair(rows, change, one)
+
+
+def dense(rows: Stack) -> Float[Array, "r p"]:
+    """J̃, columns layer by layer."""
+
+    def one(row: Row) -> Array:
+        z = jnp.concatenate([row.z, jnp.ones((len(row.z), 1))], axis=1)
+        J = row.g[:, :, None] * z[:, None, :]
+        t = row.gt.shape[0]
+        if t:
+            inner = jnp.einsum("tko,tki->toi", row.gt, row.zt)
+            J = J.at[:t, :, :-1].add(inner)
+        return J.reshape(len(J), -1)
+
+    parts = [one(row) for row in rows.head]
+    if rows.body is not None:
+        body = jax.vmap(one)(rows.body)
+        parts.append(jnp.moveaxis(body, 0, 1).reshape(body.shape[1], -1))
+    return jnp.concatenate([*parts, *(one(row) for row in rows.tail)], axis=1)
+
+
+def unflatten(flat: Float[Array, " p"], like: Stack) -> Stack:
+    """The inverse of the columns of `dense`."""
+    at = 0
+
+    def take(W_shape) -> Dense:
+        nonlocal at
+        out, inner = W_shape
+        piece = flat[at : at + out * (inner + 1)].reshape(out, inner + 1)
+        at += out * (inner + 1)
+        return Dense(piece[:, :-1], piece[:, -1])
+
+    head = [take(layer.W.shape) for layer in like.head]
+    body = None
+    if like.body is not None:
+        count, out, inner = like.body.W.shape
+        piece = flat[at : at + count * out * (inner + 1)].reshape(count, out, inner + 1)
+        at += piece.size
+        body = Dense(piece[:, :, :-1], piece[:, :, -1])
+    return Stack(tuple(head), body, tuple(take(layer.W.shape) for layer in like.tail), like.run)
+
+
+# ---------------------------------------------------------------- the change of the auxiliary variables
+
+
+def carried(network: Network, part: Linear, u: Stack, change: Stack, left: Float[Array, "n o"]) -> Stack:
+    """δu_l = r_l + δW_l z_{l-1} + δb_l + W_l lift'(u_{l-1}) δu_{l-1} - e_l, with the defects e_l = G_l s / w_l left over."""
+    stack, sigma = network.stack, network.sigma
+
+    def below(jet: Jet, moved: Jet) -> Jet:
+        return jax.jvp(lambda x: lift(sigma, x), (jet,), (moved,))[1]
+
+    def one(carry, data):
+        layer, change, r, z, g, (v, t) = data
+        kept = Jet(jnp.einsum("onm,no->nm", g.value, left) * v[:, None], jnp.einsum("onkm,no->nkm", g.tangents, left) * t)
+        moved = change(z)
+        out = jax.tree.map(lambda a, b, e: a + b - e, r, moved, kept)
+        if carry is None:
+            return out
+        return Jet(out.value + carry.value @ layer.W.T, out.tangents + carry.tangents @ layer.W.T)
+
+    parts = (stack, change, part.r, part.z, part.g, part.inverse)
+    carry, head, tail, body = None, [], [], None
+    for j in range(len(stack.head)):
+        out = one(carry, tuple(p.head[j] for p in parts))
+        head.append(out)
+        carry = below(u.head[j], out)
+    if stack.body is not None:
+
+        def step(carry, data):
+            jet, rest = data
+            out = one(carry, rest)
+            return below(jet, out), out
+
+        if carry is None:
+            carry = jax.tree.map(jnp.zeros_like, part.z.body)
+            carry = jax.tree.map(lambda a: a[0], carry)
+        carry, body = lax.scan(step, carry, (u.body, tuple(p.body for p in parts)))
+    for j in range(len(stack.tail)):
+        out = one(carry, tuple(p.tail[j] for p in parts))
+        if j == len(stack.tail) - 1:
+            out = Jet(jnp.zeros_like(u.tail[-1].value), out.tangents)
+        tail.append(out)
+        carry = below(u.tail[j], out) if j < len(stack.tail) - 1 else None
+    return Stack(tuple(head), body, tuple(tail), stack.run)
+
+
+def root_weight(term: Term) -> Float[Array, " n"]:
+    return jnp.sqrt(jnp.broadcast_to(term.weight, (len(term.y),)))

@@ -1,0 +1,210 @@
+"""Gauss-Newton against dense least squares over all variables, against jax.jacobian, and on its own merit."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from sapm.jet import Jet, activation
+from sapm.linearise import dense, gram, times, transposed, unflatten
+from sapm.methods.gauss_newton import gauss_newton
+from sapm.network import initialise
+from sapm.objective import Point, bound, defects, mean_square, objective, omega, penalty, start_point, true_loss
+from sapm.term import directional, pde_term, value_term
+from sapm.train import train
+
+KEY = jax.random.key(7)
+
+
+def same(a, b, rel=1e-12):
+    return float(a) == pytest.approx(float(b), rel=rel)
+
+
+def regression(outputs=1, n=9, weight=1.0):
+    x = jax.random.uniform(KEY, (n, 2), minval=-1)
+    y = jnp.stack([jnp.sin(3 * x[:, 0]) + i * x[:, 1] for i in range(outputs)], 1)
+    return [value_term(x, y, weight)]
+
+
+def transport(n=8):
+    x = jax.random.uniform(KEY, (n, 2), minval=-1)
+    c = jnp.stack([jnp.ones(n), -(x[:, 0] + x[:, 1] + 1.5)], 1)
+    edge = jax.random.uniform(jax.random.fold_in(KEY, 1), (5, 2))
+    return [pde_term(x, c, jnp.cos(x[:, 0])), value_term(edge, jnp.sin(edge[:, 0]), 0.7)]
+
+
+CASES = {
+    "one output": (regression, "tanh"),
+    "two outputs": (lambda: regression(2), "sin"),
+    "sample weights": (lambda: regression(1, 9, jnp.arange(9.0)), "tanh"),
+    "transport": (transport, "sin"),
+    "along the flow": (lambda: [directional(term) for term in transport()], "tanh"),
+    "boundary first": (lambda: transport()[::-1], "sin"),
+}
+WIDTHS = (2, 4, 4, 4)
+
+
+def make(name, model="sapm", depth=4, **more):
+    terms, sigma = CASES[name][0](), CASES[name][1]
+    obj = objective(terms, depth, model, 1.3, 0.8)
+    return gauss_newton(obj, (*WIDTHS[:depth], terms[0].y.shape[1]), sigma, **more)
+
+
+def random_point(method, start="uniform"):
+    network = initialise(KEY, method.widths, method.sigma, "xavier")
+    return start_point(jax.random.fold_in(KEY, 2), method.objective, network, start)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_jacobian_and_what_stands_for_it(name):
+    """On the forward pass, J̃ is the derivative of the weighted residuals; K, J̃ δθ and J̃ᵀ v are made from its factors."""
+    method = make(name, "ls")
+    point = random_point(method, "forward")
+    at = jax.jit(lambda p: method.linearise(p, False))(point)
+    J = jax.jit(dense)(at.rows)
+
+    def residuals(flat):
+        network = jax.tree.unflatten(jax.tree.structure(point.network), jax.tree.leaves(point.network))
+        return method._residual(type(network)(unflatten(flat, network.stack), network.sigma))
+
+    flat = jnp.concatenate([jnp.concatenate([layer.W, layer.b[:, None]], 1).ravel() for layer in point.network.stack.layers()])
+    assert np.allclose(jax.jit(jax.jacobian(residuals))(flat), J, rtol=1e-10, atol=1e-12)
+    assert np.allclose(jax.jit(residuals)(flat), at.rho, rtol=1e-12, atol=1e-14)
+    v = jax.random.normal(KEY, at.rho.shape)
+    change = unflatten(jax.random.normal(KEY, flat.shape), point.network.stack)
+    assert np.allclose(gram(at.rows), J @ J.T, rtol=1e-10, atol=1e-12)
+    assert np.allclose(times(at.rows, change), J @ jax.random.normal(KEY, flat.shape), rtol=1e-10)
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-12), transposed(at.rows, v), unflatten(v @ J, change))
+    )
+    assert same(jnp.sum(at.rho**2), mean_square(point.network, method.objective.terms))
+
+
+def weighted_defects(method, weights_at):
+    """All residuals of the penalty loss as one vector, its adaptive weights held at those of a point."""
+    obj = method.objective
+
+    def vector(point):
+        s = jnp.array([jnp.sum(layer.W**2) for layer in weights_at.network.stack.layers()])
+        w, parts = omega(obj, s), []
+        for i, term in enumerate(obj.terms):
+            scale = jnp.sqrt(jnp.broadcast_to(term.weight, (len(term.y),)))
+            t = jnp.stack([jnp.sum(u.tangents**2, (1, 2)) for u in weights_at.aux[i].layers()])
+            for l, r in enumerate(defects(term, point.network, point.aux[i]).layers(), 1):
+                spread = t[l - 1 : -1].sum(0) if term.is_pde and obj.adaptive else jnp.ones(len(scale))
+                value = obj.beta[i][l - 1] * w[l - 1] * spread
+                parts.append((scale * jnp.sqrt(value))[:, None] * r.value)
+                parts.append((scale * jnp.sqrt(obj.alpha[i][l - 1] * w[l - 1]))[:, None, None] * r.tangents)
+            if term.is_pde:
+                parts.append(scale[:, None] * term.residual(point.aux[i][obj.depth]))
+        return jnp.concatenate([p.ravel() for p in parts])
+
+    return vector
+
+
+@pytest.mark.parametrize(("name", "model"), [*((name, "sapm") for name in CASES), ("two outputs", "pm"), ("transport", "pm")])
+def test_lifted_step_is_the_minimiser_over_all_variables(name, model):
+    """The linearised penalty loss, ω held, damping on the weights alone: a dense solve over weights and auxiliary variables."""
+    method, nu = make(name, model), 0.03
+    point = random_point(method)
+
+    @jax.jit
+    def step(point):
+        at = method.linearise(point, True)
+        return method.moved(at, method.solver(at, nu)(at.rho))
+
+    found, vector = step(point), jax.jit(weighted_defects(method, point))
+    assert same(jnp.sum(vector(point) ** 2), penalty(method.objective, point))
+    flat, rebuild = ravel_pytree(point)
+    count = ravel_pytree(point.network)[0].size
+    J = np.asarray(jax.jit(jax.jacobian(lambda x: vector(rebuild(x))))(flat))
+    damping = np.sqrt(nu) * np.eye(count, len(flat))
+    wanted = np.linalg.lstsq(np.vstack([J, damping]), -np.concatenate([vector(point), np.zeros(count)]), rcond=1e-14)[0]
+    taken = np.asarray(ravel_pytree(found)[0] - flat)
+    reached, best = (np.sum((np.asarray(vector(point)) + J @ d) ** 2) + nu * np.sum(d[:count] ** 2) for d in (taken, wanted))
+    assert same(reached, best, 1e-9) and np.allclose(taken[:count], wanted[:count], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["two outputs", "along the flow"])
+def test_every_algebra_takes_the_same_steps(name):
+    finals = []
+    for algebra in ("primal", "dual", "dense"):
+        method = make(name, depth=3, lifted=3, algebra=algebra)
+        run = train(method, 6, 2)
+        finals.append(run.history["loss"])
+        assert run.history["phase"].tolist() == [[0, 0, 0, 0, 1, 1, 1]] * 2
+    assert np.allclose(finals[0], finals[1], rtol=1e-5) and np.allclose(finals[0], finals[2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["ls", "pm", "sapm"])
+@pytest.mark.parametrize("name", ["one output", "transport"])
+def test_descent(name, model):
+    """The loss never rises, falls far, and is the objective's own at the state that is kept."""
+    method = make(name, model)
+    run = train(method, 40, 2)
+    loss = run.history["loss"]
+    assert np.all(np.diff(loss) <= 0) and np.all(loss[:, -1] < 1e-3 * loss[:, 0])
+    state = run.state(0)
+    own = true_loss(method.objective, state.point.network) if model == "ls" else penalty(method.objective, state.point)
+    assert same(own, loss[0, -1], 1e-9)
+    assert model != "sapm" or np.all(run.history["bound_ratio"] <= 1 + 1e-9)
+
+
+def test_l2_ends_at_a_stationary_point():
+    obj = objective(regression(), 3, "ls", l2=1e-3)
+    run = train(gauss_newton(obj, (2, 4, 4, 1), "tanh"), 400, 2)
+    network = run.network(0)
+    gradient, _ = ravel_pytree(jax.grad(lambda n: true_loss(obj, n))(network))
+    assert np.abs(gradient).max() < 1e-6 and np.all(np.diff(run.history["loss"]) <= 0)
+
+
+def test_directional_terms_have_the_same_residual_and_a_bound_of_their_own():
+    """One tangent along c gives the true loss of one per coordinate; its bound holds at random points."""
+    full = transport(40)
+    along = [directional(term) for term in full]
+    assert along[1] is full[1] and along[0].c.shape[1] == 1
+    sigma = activation("sin")
+    obj, paper = objective(along, 4), objective(full, 4)
+    constant = bound(obj, sigma)[0]
+    assert constant is not None and constant < bound(paper, sigma)[0]
+
+    @jax.jit
+    @jax.vmap
+    def losses(seed):
+        key = jax.random.key(seed)
+        network = initialise(key, (2, 4, 4, 4, 1), sigma, "he")
+        points = [start_point(key, obj, network, start) for start in ("uniform", "noise")]
+        return mean_square(network, along), mean_square(network, full), *(penalty(obj, point) for point in points)
+
+    true, other, *actual = losses(jnp.arange(200))
+    assert np.allclose(true, other, rtol=1e-12)
+    assert all(np.all(true <= constant * loss) for loss in actual)
+
+
+def test_deep_and_shallow_networks():
+    """With and without a run of equal layers, and with inputs as wide as the layers."""
+    x = jax.random.uniform(KEY, (12, 3))
+    for widths in ((3, 5, 1), (3, 3, 3, 3, 1), (3, 4, 4, 4, 4, 4, 1), (3, 2, 5, 1)):
+        obj = objective([value_term(x, jnp.sin(4 * x[:, 0]))], len(widths) - 1)
+        run = train(gauss_newton(obj, widths, "tanh", lifted=4), 30, 1)
+        assert run.history["mean_squared_loss"][0, -1] < 1e-2 * run.history["mean_squared_loss"][0, 0]
+
+
+def test_far_below_descent():
+    """sin(x²), (10,10) tanh: a hundred steps end far below 1e-9, where L-BFGS needs thousands to get to 1e-6."""
+    x = jnp.linspace(-1, 1, 100)
+    obj = objective([value_term(x, jnp.sin(x**2))], 10, "sapm", beta=10.0)
+    run = train(gauss_newton(obj, (1, *[10] * 9, 1), "tanh", lifted=15, init="orthogonal"), 60, 2)
+    assert np.all(run.final("mean_squared_loss") < 1e-10)
+
+
+def test_a_point_without_tangents_stays_free():
+    """Where the tangents are zero the self-adaptive weight is too: the step must stay finite."""
+    method = make("transport")
+    point = random_point(method)
+    still = tuple(jax.tree.map(lambda u: u, aux) for aux in point.aux)
+    still = tuple(aux.map(lambda u: Jet(u.value, jnp.zeros_like(u.tangents))) for aux in still)
+    state = method._at(jnp.zeros((), jnp.int64), Point(point.network, still))
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(eqx.filter_jit(method.step)(state)))
