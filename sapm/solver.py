@@ -20,6 +20,7 @@ from sapm.methods.build import (
     automatic,
     build,
     check_names,
+    check_options,
     default_init,
     default_start,
     resolve,
@@ -131,6 +132,7 @@ def plan(
     depth = whole("depth", depth, 2, ": layer 1 to the output layer, so that at least one is hidden")
     check_names(init, start, sigma)
     resolve(model, method)
+    check_options(options)
     rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
     choice = ""
     if method == "auto":
@@ -142,7 +144,7 @@ def plan(
         if options.get("polish_after") is not None:
             # Measured (docs/interface.md): sweeps alone, or polished from another start, end up to a thousand times higher.
             init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
-    options = resolve_options(method, options)
+    options = resolve_options(method, options, bool(choice))
     return {
         "problem": type(problem).__name__,
         "depth": depth,

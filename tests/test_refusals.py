@@ -161,7 +161,7 @@ CASES = {
     "unknown option": (lambda: solve(options={"patiense": 3}), ValueError, "'patiense', which .* Did you mean 'patience'"),
     "options not named": (lambda: solve(options=["joint"]), TypeError, "must be a dictionary"),
     "rate for sweeps": (
-        lambda: solve(options={"learning_rate": 0.1}),
+        lambda: solve(method="alternating", options={"learning_rate": 0.1}),
         ValueError,
         "'learning_rate', which alternating does not know",
     ),
@@ -170,8 +170,21 @@ CASES = {
         ValueError,
         "learning_rate=-1; it must be a positive, finite number",
     ),
-    "order without layers": (lambda: solve(options={"order": ["W", "b"]}), ValueError, "must be a list of pairs such as"),
-    "order and joint": (lambda: solve(options={"order": [("W", 1)], "joint": True}), ValueError, "'Wb' is joint"),
+    "sweeps' option for auto": (
+        lambda: solve(options={"joint": True}),
+        ValueError,
+        "which gauss-newton .what 'auto' stands for here. does not know",
+    ),
+    "order without layers": (
+        lambda: solve(method="alternating", options={"order": ["W", "b"]}),
+        ValueError,
+        "must be a list of pairs such as",
+    ),
+    "order and joint": (
+        lambda: solve(method="alternating", options={"order": [("W", 1)], "joint": True}),
+        ValueError,
+        "'Wb' is joint",
+    ),
     "penalty of nothing": (lambda: solve(options={"l2": None}), ValueError, "l2=None; it must be a non-negative"),
     "ragged": (lambda: sapm.Regression([[1, 2], [3]], [1, 2]), TypeError, "X must hold real numbers, as many in every row"),
     "a huge seed": (lambda: solve(seeds=[2**40]), ValueError, r"seed numbers must be below 2\*\*32"),

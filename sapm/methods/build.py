@@ -86,15 +86,19 @@ def automatic(
     return "alternating", {"polish_after": POLISH_AFTER}, f"{POLISH_AFTER} sweeps, then L-BFGS on the true loss, since {why}. "
 
 
-def resolve_options(method: str, given: dict | None) -> dict:
-    """All options of the method, with those given; unknown names are refused."""
+def check_options(given) -> None:
     if given is not None and not isinstance(given, dict):
         raise TypeError(f"options={given!r} must be a dictionary, such as {{'patience': 2000}}.")
+
+
+def resolve_options(method: str, given: dict | None, automatic: bool = False) -> dict:
+    """All options of the method, with those given; unknown names are refused."""
     known = ALL_OPTIONS | OPTIONS[method]
     for name in given or {}:
         if name not in known:
+            called = f"{method} (what 'auto' stands for here)" if automatic else method
             raise ValueError(
-                f"options has {name!r}, which {method} does not know; it has {', '.join(known)}." + nearest(name, known)
+                f"options has {name!r}, which {called} does not know; it has {', '.join(known)}." + nearest(name, known)
             )
     options = known | (given or {})
     for name in ("record_every", "patience", "polish_after", "lifted"):
