@@ -28,8 +28,7 @@ CACHE_BYTES = 2**20  # on a CPU, seeds run side by side as long as one layer of 
 class Method(Protocol):
     """Pure functions on a state of any type; `blocks` are the parts of a step, by name, for the search of a fault.
 
-    `diagnostics` are numbers that go into the history; one called "phase" counts in `phases`. `seed_bytes` is what a step of
-    one seed works on at a time.
+    `diagnostics` go into the history; one called "phase" counts in `phases`. `seed_bytes`: what a step of one seed works on.
     """
 
     phases: ClassVar[tuple[str, ...]]
@@ -278,9 +277,8 @@ class _Loop:
     def moment(self, recorded: bool) -> Moment:
         loss, true = self.current[:2].copy()
         marked = self.marked
-        return Moment(
-            self.iteration, self.seconds, loss, true, _ratio(self.bound, loss, true), recorded, lambda: self.run(marked)
-        )
+        ratio = _ratio(self.bound, loss, true)
+        return Moment(self.iteration, self.seconds, loss, true, ratio, recorded, lambda: self.run(marked))
 
     def mark(self) -> None:
         """Remember this moment (in one assignment): an interrupt may come anywhere in the next advance."""
@@ -322,9 +320,7 @@ class _Loop:
         if not early:
             return
         losses = np.array([r[2:4] for r in self.records])
-        with np.errstate(
-            invalid="ignore"
-        ):  # either loss counts: a polish may lower the true one where sweeps had the other lower
+        with np.errstate(invalid="ignore"):  # either loss counts: a polish may lower the true one where the other was lower
             fell = (losses[early:].min(0) < losses[:early].min(0) * (1 - stall)).any(0)
         for i in np.flatnonzero(self.active):
             if not fell[i]:
