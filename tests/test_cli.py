@@ -244,8 +244,7 @@ def test_reproduction(tmp_path, monkeypatch):
 KILLED = """
 import sys
 from sapm import reproduce
-reproduce.QUICK["function_1d"] = {"sizes": ((6, 10),), "seeds": 2, "max_iter": 3000, "points": 20, "test_points": 10}
-reproduce.RATES["regression"] = (0.1,)
+reproduce.QUICK["function_1d"] = {"sizes": ((6, 10),), "seeds": 2, "max_iter": 6000, "points": 20, "test_points": 10}
 if __name__ == "__main__":
     from sapm.cli import app
     app()
@@ -256,7 +255,7 @@ def test_killed_reproduction_continues(tmp_path):
     """SIGKILL half way, with two runs at a time and one: the same numbers at the end as from a reproduction left alone."""
     script = tmp_path / "short.py"
     script.write_text(KILLED)
-    command = [sys.executable, str(script), "reproduce", "function_1d", "--quick", "--models", "ls,sapm", "-q", "--json", "-o"]
+    command = [sys.executable, str(script), "reproduce", "function_1d", "--quick", "--models", "sapm", "-q", "--json", "-o"]
     left_alone = subprocess.Popen([*command, str(tmp_path / "whole")], stdout=subprocess.PIPE, text=True)
     cut = subprocess.Popen([*command, str(tmp_path / "cut")], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
@@ -267,17 +266,17 @@ def test_killed_reproduction_continues(tmp_path):
             assert time.monotonic() < deadline and cut.poll() is None
             time.sleep(0.02)
 
-    records("ls-rate0.1", 1)
+    records("sapm-uniform", 1)
     refused = subprocess.run([*command, str(tmp_path / "cut")], capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "is in use by another process" in refused.stderr and len(refused.stderr.splitlines()) == 1
-    records("sapm-uniform", 3)
+    records("sapm-uniform-shared", 3)
     cut.kill()
     cut.communicate()
-    assert not list((tmp_path / "cut").rglob("sapm*/cell.json")) and list((tmp_path / "cut").rglob("ls*/cell.json"))
+    assert [p.parent.name for p in (tmp_path / "cut").rglob("cell.json")] == ["sapm-uniform"]
     again = [sys.executable, str(script), "resume", str(tmp_path / "cut"), "--jobs", "2", "-q", "--json"]
     resumed = subprocess.run(again, capture_output=True, text=True, check=True)
     rows = [json.loads(text)["rows"] for text in (left_alone.communicate(timeout=200)[0], resumed.stdout)]
-    assert len(rows[0]) == 3
+    assert len(rows[0]) == 2
     for a, b in zip(*rows, strict=True):
         assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
 

@@ -69,6 +69,7 @@ def test_frames_scaling_and_names():
     assert np.allclose(scaled.predict(X * units), 1e-12 * model.predict(frame), rtol=1e-6, atol=1e-18)
 
 
+@pytest.mark.slow
 def test_noise_is_not_interpolated():
     """With noise of 0.3, the fit leaves about that much in the training data; next to no penalty does not."""
     X, y = data(100, noise=0.3)

@@ -1,6 +1,5 @@
 """Gauss-Newton against dense least squares over all variables, against jax.jacobian, and on its own merit."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,19 +126,23 @@ def test_lifted_step_is_the_minimiser_over_all_variables(name, model):
     assert same(reached, best, 1e-9) and np.allclose(taken[:count], wanted[:count], rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["two outputs", "along the flow"])
-def test_every_algebra_takes_the_same_steps(name):
-    finals = []
+def test_every_algebra_takes_the_same_step():
+    steps = []
     for algebra in ("primal", "dual", "dense"):
-        method = make(name, depth=3, lifted=3, algebra=algebra)
-        run = train(method, 6, 2)
-        finals.append(run.history["loss"])
-        assert run.history["phase"].tolist() == [[0, 0, 0, 0, 1, 1, 1]] * 2
-    assert np.allclose(finals[0], finals[1], rtol=1e-5) and np.allclose(finals[0], finals[2], rtol=1e-5)
+        method = make("along the flow", depth=3, algebra=algebra)
+
+        @jax.jit
+        def change(point, method=method):
+            at = method.linearise(point, True)
+            return method.solver(at, 0.01)(at.rho)
+
+        steps.append(np.asarray(ravel_pytree(change(random_point(method)))[0]))
+    assert np.allclose(steps[0], steps[1], rtol=1e-8) and np.allclose(steps[0], steps[2], rtol=1e-8)
 
 
-@pytest.mark.parametrize("model", ["ls", "pm", "sapm"])
-@pytest.mark.parametrize("name", ["one output", "transport"])
+@pytest.mark.parametrize(
+    ("name", "model"), [("one output", "pm"), ("one output", "sapm"), ("transport", "ls"), ("transport", "sapm")]
+)
 def test_descent(name, model):
     """The loss never rises, falls far, and is the objective's own at the state that is kept."""
     method = make(name, model)
@@ -186,7 +189,7 @@ def test_directional_terms_have_the_same_residual_and_a_bound_of_their_own():
 def test_deep_and_shallow_networks():
     """With and without a run of equal layers, and with inputs as wide as the layers."""
     x = jax.random.uniform(KEY, (12, 3))
-    for widths in ((3, 5, 1), (3, 3, 3, 3, 1), (3, 4, 4, 4, 4, 4, 1), (3, 2, 5, 1)):
+    for widths in ((3, 3, 3, 3, 1), (3, 2, 5, 1)):
         obj = objective([value_term(x, jnp.sin(4 * x[:, 0]))], len(widths) - 1)
         run = train(gauss_newton(obj, widths, "tanh", lifted=4), 30, 1)
         assert run.history["mean_squared_loss"][0, -1] < 1e-2 * run.history["mean_squared_loss"][0, 0]
@@ -196,7 +199,8 @@ def test_far_below_descent():
     """sin(x²), (10,10) tanh: a hundred steps end far below 1e-9, where L-BFGS needs thousands to get to 1e-6."""
     x = jnp.linspace(-1, 1, 100)
     obj = objective([value_term(x, jnp.sin(x**2))], 10, "sapm", beta=10.0)
-    run = train(gauss_newton(obj, (1, *[10] * 9, 1), "tanh", lifted=15, init="orthogonal"), 60, 2)
+    run = train(gauss_newton(obj, (1, *[10] * 9, 1), "tanh", lifted=15, init="orthogonal"), 60, 1)
+    assert run.history["phase"].tolist() == [[0.0] * 16 + [1.0] * 45]
     assert np.all(run.final("mean_squared_loss") < 1e-10)
 
 
@@ -206,5 +210,10 @@ def test_a_point_without_tangents_stays_free():
     point = random_point(method)
     still = tuple(jax.tree.map(lambda u: u, aux) for aux in point.aux)
     still = tuple(aux.map(lambda u: Jet(u.value, jnp.zeros_like(u.tangents))) for aux in still)
-    state = method._at(jnp.zeros((), jnp.int64), Point(point.network, still))
-    assert all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(eqx.filter_jit(method.step)(state)))
+
+    @jax.jit
+    def moved(point):
+        at = method.linearise(point, True)
+        return method.moved(at, method.solver(at, 0.01)(at.rho))
+
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(moved(Point(point.network, still))))

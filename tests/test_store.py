@@ -362,6 +362,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_processes_stop_with_their_parent(tmp_path):
     """SIGKILL or SIGTERM to a reproduction with two runs at a time: the runs save their state and end."""
     script = tmp_path / "long.py"
