@@ -212,6 +212,7 @@ def test_pictures_where_the_answer_ends(tmp_path):
     sapm.solve(problem, depth=2, width=4, points=20, seeds=1, max_iter=1, progress=False).report(tmp_path / "r.html")
 
 
+@pytest.mark.slow
 def test_problems_nobody_tuned_for():
     """A rotation in 2+1 dimensions, a jump in the inflow, five inputs and two outputs: reported, finite, falling."""
     turning = sapm.solve(rotation(), **(SMALL | {"depth": 3, "width": 6}), max_iter=50)

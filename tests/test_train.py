@@ -30,7 +30,7 @@ def transport(n=20):
 
 METHODS = {
     "alternating": lambda: alternating(objective([regression()], 3), (1, 4, 4, 1), relu),
-    "pinn": lambda: alternating(objective(transport(), 4), (2, 3, 3, 3, 1), sin, start="forward"),
+    "pinn": lambda: alternating(objective(transport(), 3), (2, 3, 3, 1), sin, start="forward"),
 }
 
 
