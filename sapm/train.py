@@ -7,47 +7,22 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array
 
-from sapm.jet import Activation, Jet, float64
+from sapm.jet import Jet, float64
 from sapm.lstsq import SEEDS
+from sapm.methods.method import Method
 from sapm.network import Network
-from sapm.objective import Certificate, Objective, bound, certificate, mean_square
+from sapm.objective import Certificate, bound, certificate, mean_square
 from sapm.term import Term, as_columns
 
 TURN = 0.5  # seconds that a compiled call may take: the progress shown and the budgets kept are that fine
 CACHE_BYTES = 2**20  # on a CPU, seeds run side by side as long as one layer of them stays in a core's cache
-
-
-class Method(Protocol):
-    """Pure functions on a state of any type; `blocks` are the parts of a step, by name, for the search of a fault.
-
-    `diagnostics` go into the history; one called "phase" counts in `phases`. `seed_bytes`: what a step of one seed works on.
-    """
-
-    phases: ClassVar[tuple[str, ...]]
-
-    @property
-    def objective(self) -> Objective: ...
-    @property
-    def widths(self) -> tuple[int, ...]: ...
-    @property
-    def sigma(self) -> Activation: ...
-    @property
-    def seed_bytes(self) -> int: ...
-    def init(self, key) -> Any: ...
-    def begin(self, network: Network) -> Any: ...
-    def step(self, state) -> Any: ...
-    def losses(self, state) -> tuple[Array, Array]: ...
-    def network(self, state) -> Network: ...
-    def blocks(self) -> list[tuple[str, Callable]]: ...
-    def diagnostics(self, state) -> dict[str, Array]: ...
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ ORDER = [
     "sapm.lstsq",
     "sapm.work",
     "sapm.blocks",
+    "sapm.methods.method",
     "sapm.methods.alternating",
     "sapm.methods.descent",
     "sapm.methods.polish",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import equinox as eqx
 import jax
-from jaxtyping import Array
 
 from sapm.blocks import BLOCKS, update, update_run
 from sapm.jet import Activation, activation, float64
+from sapm.methods.method import OnePhase
 from sapm.network import Network, initialise
 from sapm.objective import Objective, check_widths, mean_square, start_point
 from sapm.work import Work, actual_loss, prepare
@@ -61,7 +60,7 @@ def sweep(obj: Objective, work: Work, order: Order) -> Work:
     return work
 
 
-class Alternating(eqx.Module):
+class Alternating(OnePhase):
     """Minimise PM's or SAPM's loss by sweeps of block updates.
 
     `loop` compiles one program for all equal layers; inputs narrower than the first layer are then padded with zeros, so
@@ -75,15 +74,6 @@ class Alternating(eqx.Module):
     weights: str = eqx.field(static=True, default="paper")
     start: str = eqx.field(static=True, default="uniform")
     loop: bool = eqx.field(static=True, default=True)
-
-    phases: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def seed_bytes(self) -> int:
-        return 8 * self.objective.channels * max(self.widths)
-
-    def diagnostics(self, state) -> dict[str, Array]:
-        return {}
 
     def init(self, key) -> Work:
         k_weights, k_start = jax.random.split(key)

@@ -13,13 +13,13 @@ from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import OPTIMISERS, descent
 from sapm.methods.gauss_newton import ALGEBRA, count_weights, flops, gauss_newton
+from sapm.methods.method import Method
 from sapm.methods.polish import Polished
 from sapm.names import nearest
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
 from sapm.samples import Samples
 from sapm.term import directional
-from sapm.train import Method
 
 METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
 ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float
 
 from sapm.jet import Activation, activation, float64
+from sapm.methods.method import OnePhase
 from sapm.network import Network, initialise
 from sapm.objective import Objective, Point, check_widths, mean_square, penalty, start_point, true_loss
 
@@ -23,7 +24,7 @@ class DescentState(eqx.Module):
     optimiser: Any
 
 
-class Descent(eqx.Module):
+class Descent(OnePhase):
     """LS: over the network. PM, SAPM: over the network and the auxiliary variables at once.
 
     gd and adam have a rate that halves every `halving` iterations; lbfgs has a line search of its own.
@@ -37,15 +38,6 @@ class Descent(eqx.Module):
     sigma: Activation = eqx.field(static=True)
     weights: str = eqx.field(static=True, default="paper")
     start: str = eqx.field(static=True, default="uniform")
-
-    phases: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def seed_bytes(self) -> int:
-        return 8 * self.objective.channels * max(self.widths)
-
-    def diagnostics(self, state) -> dict[str, Array]:
-        return {}
 
     def _optimiser(self) -> optax.GradientTransformationExtraArgs:
         if self.name == "lbfgs":
