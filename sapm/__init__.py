@@ -11,9 +11,12 @@ _HOME = {
     "Function": "problem",
     "Regression": "problem",
     "PDE": "problem",
-    "Initial": "problem",
-    "Inflow": "problem",
-    "Dirichlet": "problem",
+    "Initial": "conditions",
+    "InitialVelocity": "conditions",
+    "Inflow": "conditions",
+    "Dirichlet": "conditions",
+    "Neumann": "conditions",
+    "Robin": "conditions",
     "solve": "solver",
     "resume": "solver",
     "load": "result",
@@ -24,15 +27,18 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
+    from sapm.conditions import Dirichlet as Dirichlet
+    from sapm.conditions import Inflow as Inflow
+    from sapm.conditions import Initial as Initial
+    from sapm.conditions import InitialVelocity as InitialVelocity
+    from sapm.conditions import Neumann as Neumann
+    from sapm.conditions import Robin as Robin
     from sapm.domain import Ball as Ball
     from sapm.domain import Box as Box
     from sapm.estimator import SAPMRegressor as SAPMRegressor
     from sapm.objective import Certificate as Certificate
     from sapm.problem import PDE as PDE
-    from sapm.problem import Dirichlet as Dirichlet
     from sapm.problem import Function as Function
-    from sapm.problem import Inflow as Inflow
-    from sapm.problem import Initial as Initial
     from sapm.problem import Regression as Regression
     from sapm.result import Result as Result
     from sapm.result import load as load

@@ -1,6 +1,7 @@
 """The solution of a first-order linear PDE at a point, from the data alone: one ODE along its characteristic.
 
-Along x'(s) = -sign·c(x), back to where the boundary is met, u changes by ∫ sign·f ds; there a condition gives u.
+Along x'(s) = -sign·c(x), back to where the boundary is met, u changes by ∫ sign·f ds; there a condition gives u. With a term
+c0 u in the equation both count by the factor exp(-∫ sign·c0 ds) from the point to where they are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from sapm.equation import evaluate, place
+from sapm.equation import place
 from sapm.jet import float64
 
 LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
@@ -19,11 +20,15 @@ LONGEST = 200.0  # a characteristic that has crossed the domain this many times 
 
 @dataclass(frozen=True)
 class Feet:
-    """For each point: where its characteristic began, by which condition (-1: none), the integral of f, and how it ended."""
+    """For each point: where its characteristic began, by which condition (-1: none), the integral of f, and how it ended.
+
+    `factor` is what the datum there counts for here.
+    """
 
     x: np.ndarray
     condition: np.ndarray
     integral: np.ndarray
+    factor: np.ndarray
     face: list[str | None]
 
 
@@ -34,31 +39,32 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853")
     clock = domain.names.index("t") if "t" in domain.names else None
 
     def slope(s, state):
-        """State: the point, ∫ f, and how often the domain has been crossed."""
+        """State: the point, ∫ f, -∫ c0, and how often the domain has been crossed."""
         out = problem.sign * form(state[:d])
-        return np.concatenate([-out[:d], out[d:], [np.linalg.norm(out[:d] / sides)]])
+        more = [out[d + 1] * np.exp(state[d + 1]), -out[d], np.linalg.norm(out[:d] / sides)]
+        return np.concatenate([-out[:d], more])
 
     def left(s, state):
         return domain.gap(state[None, :d])[0]
 
     def endless(s, state):
         moving = clock is not None and abs(form(state[:d])[clock]) > 0
-        return -1.0 if moving else state[d + 1] - LONGEST
+        return -1.0 if moving else state[d + 2] - LONGEST
 
     left.terminal, left.direction, endless.terminal = True, -1, True  # type: ignore[attr-defined]
-    feet, integral, ends = x.copy(), np.zeros(len(x)), np.zeros(len(x), bool)
-    tolerance = rtol * np.concatenate([sides, [1.0, 1.0]])
+    feet, integral, factor, ends = x.copy(), np.zeros(len(x)), np.ones(len(x)), np.zeros(len(x), bool)
+    tolerance = rtol * np.concatenate([sides, np.ones(3)])
     for k, start in enumerate(x):
-        state = np.concatenate([start, [0.0, 0.0]])
+        state = np.concatenate([start, np.zeros(3)])
         speed = np.linalg.norm(form(start)[:d] / sides)
         if speed > 0:  # in units of the time that crossing the domain takes; nothing that moves needs a million of them
             run = solve_ivp(slope, (0, 1e6 / speed), state, method, rtol=rtol, atol=tolerance, events=(left, endless))
             state, ends[k] = run.y[:, -1], run.status == 1 and len(run.t_events[0]) > 0
-        feet[k], integral[k] = state[:d], state[d]
+        feet[k], integral[k], factor[k] = state[:d], state[d], np.exp(state[d + 1])
     feet[ends] = _onto(domain, feet[ends])
     on = {face: domain.on_face(face, feet) & ends for face in domain.faces}
     faces = [next((face for face in domain.faces if on[face][k]), None) for k in range(len(x))]
-    return Feet(feet, covering(problem, on), integral, faces)
+    return Feet(feet, covering(problem, on), integral, factor, faces)
 
 
 def _onto(domain, x: np.ndarray) -> np.ndarray:
@@ -77,10 +83,10 @@ def _onto(domain, x: np.ndarray) -> np.ndarray:
 
 
 def covering(problem: Any, on: dict[str, np.ndarray]) -> np.ndarray:
-    """The first condition that covers each boundary point, -1 for none; `on[face]` says which points lie on that face."""
+    """The first condition that says what u is at each boundary point, -1 for none; `on[face]`: which points lie on that face."""
     found = np.full(len(next(iter(on.values()))), -1)
     for i, condition in reversed(list(enumerate(problem.conditions))):
-        for face in condition.faces_in(problem.domain):
+        for face in condition.faces_in(problem.domain) if condition.about == "value" else ():
             found[on[face]] = i
     return found
 
@@ -93,8 +99,8 @@ def reference(problem: Any, x: np.ndarray, rtol: float = 1e-11) -> np.ndarray:
     for i, condition in enumerate(problem.conditions):
         mine = feet.condition == i
         if mine.any():
-            datum = evaluate(condition.g, f"the datum of {type(condition).__name__}", problem.domain.names, feet.x[mine])
-            u[mine] = datum[:, 0] + feet.integral[mine]
+            datum = condition.datum(problem.domain, feet.x[mine])
+            u[mine] = datum[:, 0] * feet.factor[mine] + feet.integral[mine]
     return u
 
 

@@ -3,13 +3,16 @@
 Tracing shows which derivatives it uses. The residual is linear when its derivatives with respect to them do not depend on them;
 these derivatives (exact, by forward mode) are the coefficients, and minus the residual at u = 0 is the right side:
 
-    residual(p, u) = Σ_i c_i(p) ∂_i u - f(p)
+    residual(p, u) = Σ_ij A_ij(p) ∂_i ∂_j u + Σ_i c_i(p) ∂_i u + c0(p) u - f(p)
+
+A nonlinear one is kept as it is, with the directions that its derivatives are taken along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -121,14 +124,36 @@ def place(names: Sequence[str], row: np.ndarray) -> str:
     return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"
 
 
-@dataclass
+@dataclass(eq=False)
 class Equation:
-    """A residual over named coordinates, once it is known to be first order and linear."""
+    """A residual over named coordinates with what tracing has shown of it. `nonlinear` says in which term; "" if it is linear."""
 
     names: tuple[str, ...]
     residual: Callable
     keys: list[Key] = field(default_factory=list)
     traced: bool = True
+    nonlinear: str = ""
+
+    @property
+    def order(self) -> int:
+        return max(len(key) for key in self.keys)
+
+    @property
+    def first_order_linear(self) -> bool:
+        """Whether it has characteristics to follow."""
+        return self.order == 1 and not self.nonlinear
+
+    @property
+    def channels(self) -> int:
+        """Tangents and second-order channels of a sample, at most."""
+        if self.nonlinear:
+            return len(self.directions) + len(self.forms)
+        return 1 + len({name for key in self.keys if len(key) == 2 for name in key})
+
+    @property
+    def higher(self) -> str:
+        """The term that makes it more than first order and linear, in words."""
+        return self.nonlinear or called(next((key for key in self.keys if len(key) > 1), ()))
 
     def _at(self, row, v):
         """The residual at one point, with the numbers v for the derivatives in `keys`."""
@@ -154,7 +179,7 @@ class Equation:
     @staticmethod
     @float64
     def read(residual: Callable, names: Sequence[str], x: np.ndarray) -> Equation:
-        """Trace the residual, and check at the points x that it is linear and first order."""
+        """Trace the residual, find out at the points x whether it is linear, and refuse orders above 2."""
         found = Equation(tuple(names), residual)
         with np.errstate(all="ignore"):
             found._record(x[0], 0.5)  # outside JAX first, where a mistake is reported as it is
@@ -164,8 +189,13 @@ class Equation:
             found.traced = False
             for row in x:
                 found._record(row, 0.5)
-        if not found.keys:
+        if not any(found.keys):
             raise ValueError("the residual uses no derivative of u; a PDE needs at least one, such as u.x.")
+        for key in found.keys:
+            if len(key) > 2:
+                raise ValueError(
+                    f"not yet: the residual contains {called(key)}, a derivative of order {len(key)}; the highest is 2 so far."
+                )
         try:
             jax.jacfwd(found._at, argnums=1)(x[0], jnp.zeros(len(found.keys)))
         except NEEDS_NUMBERS:
@@ -178,22 +208,18 @@ class Equation:
         for v, other in [*alone, *((rng.normal(size=k), None) for _ in range(3))]:
             now = at(v)
             with np.errstate(invalid="ignore"):
-                same = (np.abs(now - c) <= 1e-12 * (1 + np.abs(c))) | ~(np.isfinite(now) | np.isfinite(c))
+                same = (np.abs(now - c) <= 1e-10 * np.maximum(np.abs(c), np.abs(now))) | ~(np.isfinite(now) | np.isfinite(c))
             if not same.all():
                 mine = found.keys[int((~same).any(0).argmax())]
-                what = (
+                found.nonlinear = (
                     f"{called(mine)}·{called(other)}" if other not in (mine, None) else f"a nonlinear function of {called(mine)}"
                 )
-                raise ValueError(f"not yet: the residual contains {what}; it must be linear in u and its derivatives so far.")
-        used = [key for key, column in zip(found.keys, c.T, strict=True) if np.any(column != 0)]
-        for key in used:
-            if len(key) > 1:
-                raise ValueError(
-                    f"not yet: the residual contains {called(key)}, a derivative of order {len(key)}; first order so far."
-                )
-            if not key:
-                raise ValueError("not yet: the residual contains u.value undifferentiated; only derivatives u.x, u.t, … so far.")
-        if not used:
+                break
+        if found.nonlinear and not found.traced:
+            raise ValueError(
+                f"the residual contains {found.nonlinear}, and NumPy or `if` on p; a nonlinear one needs jax.numpy and jnp.where."
+            )
+        if not found.nonlinear and not any(key and np.any(column != 0) for key, column in zip(found.keys, c.T, strict=True)):
             raise ValueError("the residual does not depend on u: all its derivatives have the coefficient 0.")
         return found
 
@@ -203,40 +229,59 @@ class Equation:
             return np.asarray(jax.vmap(one)(jnp.asarray(x), jnp.asarray(v)))
         return np.stack([np.asarray(one(row, jnp.asarray(w))) for row, w in zip(x, v, strict=True)])
 
-    @float64
-    def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """c (n, d) and f (n,) at the points x."""
-        x = np.asarray(x, float)
-        zero = np.zeros((len(x), len(self.keys)))
-        partial = self._jacobian(x, zero)
+    def _values(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         if self.traced:
-            f = -np.asarray(jax.vmap(self._at)(jnp.asarray(x), jnp.asarray(zero)))
-        else:
-            f = -np.array([float(self._at(row, v)) for row, v in zip(x, zero, strict=True)])
-        c = np.zeros_like(x)
+            return np.asarray(jax.vmap(self._at)(jnp.asarray(x), jnp.asarray(v)))
+        return np.array([float(self._at(row, w)) for row, w in zip(x, v, strict=True)])
+
+    @float64
+    def coefficients(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """A (n, d, d), c (n, d), c0 (n,) and f (n,) of a linear residual at the points x."""
+        x = np.asarray(x, float)
+        (n, d), zero = x.shape, np.zeros((len(x), len(self.keys)))
+        partial, f = self._jacobian(x, zero), -self._values(x, zero)
+        A, c, c0 = np.zeros((n, d, d)), np.zeros((n, d)), np.zeros(n)
         for key, column in zip(self.keys, partial.T, strict=True):
-            if len(key) == 1:
-                c[:, self.names.index(key[0])] += column
-            elif np.any(column != 0):
-                where = place(self.names, x[(column != 0).argmax()])
-                raise ValueError(f"not yet: the residual contains {called(key)} at {where}; only first derivatives so far.")
-        bad = ~(np.isfinite(c).all(1) & np.isfinite(f))
+            place_in = [self.names.index(name) for name in key]
+            if len(key) == 2:
+                i, j = place_in
+                A[:, i, j] += column / 2
+                A[:, j, i] += column / 2
+            elif key:
+                c[:, place_in[0]] += column
+            else:
+                c0 += column
+        bad = ~(np.isfinite(partial).all(1) & np.isfinite(f))
         if bad.any():
             raise ValueError(
                 f"the residual is not finite at {place(self.names, x[bad.argmax()])}; its coefficients must be numbers."
             )
+        v = np.random.default_rng(1).normal(size=zero.shape)
+        parts = np.concatenate([partial * v, -f[:, None]], axis=1)
+        wrong = ~(np.abs(self._values(x, v) - parts.sum(1)) <= 1e-10 * np.abs(parts).sum(1))
+        if wrong.any():
+            where = place(self.names, x[wrong.argmax()])
+            raise ValueError(
+                f"the residual is linear at the points probed but not at {where}; let that term be small elsewhere, and not 0."
+            )
+        return A, c, c0, f
+
+    def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The coefficients c (n, d) of first derivatives, and f (n,)."""
+        _, c, _, f = self.coefficients(x)
         return c, f
 
     def pointwise(self) -> Callable[[np.ndarray], np.ndarray]:
-        """row → (c_1, …, c_d, f), quick to call again and again."""
-        d, first = len(self.names), [(k, self.names.index(key[0])) for k, key in enumerate(self.keys) if len(key) == 1]
+        """row → (c_1, …, c_d, c0, f) of a first-order linear residual, quick to call again and again."""
+        d = len(self.names)
+        where = [self.names.index(key[0]) if key else d for key in self.keys]
         if not self.traced:
 
             def slow(row):
-                zero, out = np.zeros(len(self.keys)), np.zeros(d + 1)
-                out[d] = -float(self._at(row, zero))
-                for k, i in first:
-                    out[i] = float(self._at(row, np.eye(len(self.keys))[k])) + out[d]
+                zero, out = np.zeros(len(self.keys)), np.zeros(d + 2)
+                out[-1] = -float(self._at(row, zero))
+                for k, i in enumerate(where):
+                    out[i] = float(self._at(row, np.eye(len(self.keys))[k])) + out[-1]
                 return out
 
             return slow
@@ -245,7 +290,49 @@ class Equation:
         def quick(row):
             zero = jnp.zeros(len(self.keys))
             value, c = self._at(row, zero), jax.jacfwd(self._at, argnums=1)(row, zero)
-            out = jnp.zeros(d + 1).at[d].set(-value)
-            return out.at[jnp.array([i for _, i in first])].set(jnp.stack([c[k] for k, _ in first]))
+            return jnp.zeros(d + 2).at[-1].set(-value).at[jnp.array(where)].set(c)
 
         return lambda row: np.asarray(quick(row))
+
+    # ---------------------------------------------------------------- the residual as a function of a jet
+
+    @cached_property
+    def directions(self) -> list[tuple[int, ...]]:
+        """What the tangents of a nonlinear residual are along: (i,) is coordinate i; (i, j) is both at once, for ∂_i ∂_j."""
+        found = [tuple(self.names.index(name) for name in key) for key in self.keys]
+        alone = {(i,) for key in found for i in key}
+        return sorted(alone) + sorted({key for key in found if len(set(key)) == 2})
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """The directions as rows."""
+        return np.array([np.eye(len(self.names))[list(indices)].sum(0) for indices in self.directions])
+
+    @cached_property
+    def forms(self) -> tuple[tuple[int, ...], ...]:
+        """One second-order channel for each second derivative: u.xx from ∂_x, and 2 u.xy from ∂_{x+y}, ∂_x and ∂_y."""
+        found = []
+        for key in self.keys:
+            if len(key) == 2:
+                i, j = (self.names.index(name) for name in key)
+                signs: dict[tuple[int, ...], int] = {(i,): 1} if i == j else {(i, j): 1, (i,): -1, (j,): -1}
+                found.append(tuple(signs.get(direction, 0) for direction in self.directions))
+        return tuple(found)
+
+    @cached_property
+    def function(self) -> Callable:
+        """(x, u, channels) → the residual at one point. Always the same object, so that programs compiled for it are found."""
+        second: list[Key] = [key for key in self.keys if len(key) == 2]
+
+        def of_jet(row, value, channels):
+            def pick(key: Key):
+                if not key:
+                    return value
+                if len(key) == 1:
+                    return channels[self.directions.index((self.names.index(key[0]),))]
+                mixed = key[0] != key[1]
+                return channels[len(self.directions) + second.index(key)] / (2 if mixed else 1)
+
+            return self._at(row, [pick(key) for key in self.keys])
+
+        return of_jet

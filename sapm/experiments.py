@@ -34,8 +34,9 @@ def _transport(dimension: int):
     import jax
     import jax.numpy as jnp
 
+    from sapm.conditions import Inflow, Initial
     from sapm.domain import Box
-    from sapm.problem import PDE, Inflow, Initial
+    from sapm.problem import PDE
 
     names = ["x"] if dimension == 1 else [f"x{i}" for i in range(1, dimension + 1)]
     if dimension == 1:

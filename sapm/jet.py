@@ -2,6 +2,7 @@
 
 A layer carries, for every sample n, the value a[n] and the tangents d_i[n] (the derivative of a along the i-th
 coordinate or direction). Plain regression carries no tangents: the arrays are there with k = 0 and cost nothing.
+Second derivatives travel as further channels beside the tangents, each a signed sum of them (docs/method.md, section 8).
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Jet(eqx.Module):
-    """Values and first derivatives of m quantities at n samples, along k directions."""
+    """Values and derivatives of m quantities at n samples: k tangents along directions v_1 … v_k, then second-order channels.
+
+    `forms` has a tuple of k signs (1, -1 or 0) for each second-order channel: it is Σ_i sign_i ∂²/∂v_i² plus ∂/∂b, with b what
+    the input jet has in its place.
+    """
 
     value: Float[Array, "n m"]
     tangents: Float[Array, "n k m"]
+    forms: tuple[tuple[int, ...], ...] = eqx.field(static=True, default=())
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,14 @@ class Activation:
 
 
 def lift(sigma: Activation, jet: Jet) -> Jet:
-    """(a, d_i) → (σ(a), σ'(a)∘d_i): forward-mode differentiation through σ."""
+    """(a, d_i) → (σ(a), σ'(a)∘d_i): forward mode through σ. A second-order channel S → σ'(a)∘S + σ''(a)∘Σ_i sign_i d_i²."""
     value, slope = sigma.pair(jet.value)
-    return Jet(value, slope[:, None, :] * jet.tangents)
+    tangents = slope[:, None, :] * jet.tangents
+    if jet.forms:
+        k = len(jet.forms[0])
+        squares = jnp.einsum("qk,nkm->nqm", jnp.asarray(jet.forms, tangents.dtype), jet.tangents[:, :k] ** 2)
+        tangents = tangents.at[:, k:].add(sigma.curve(jet.value, value, slope)[:, None, :] * squares)
+    return Jet(value, tangents, jet.forms)
 
 
 # π/2 in three parts. The first two have 33 significant bits, so that k times them is exact for |k| < 2²⁰.

@@ -12,6 +12,7 @@ from its factors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import equinox as eqx
@@ -22,14 +23,14 @@ from jaxtyping import Array, Float
 
 from sapm.jet import Activation, Jet, lift
 from sapm.network import Dense, Network, Stack
-from sapm.objective import Objective, defects, omega
+from sapm.objective import Objective, defects, omega, target
 from sapm.term import Term
 
 TINY = 1e-300
 
 
 class Row(eqx.Module):
-    """One layer's factors of J̃. Rows r are (sample, output) pairs; the first rows have tangents, k of them each."""
+    """One layer's factors of J̃. Rows r are (sample, output) pairs; the first rows have tangents, k each (some may be 0)."""
 
     g: Float[Array, "r out"]
     z: Float[Array, "r in"]
@@ -56,7 +57,7 @@ def pull(sigma: Activation, u: Jet, gz: Jet) -> Jet:
 
 def through(layer: Dense, g: Jet) -> Jet:
     """Gradients with respect to a layer's input from those with respect to what it gives."""
-    return Jet(g.value @ layer.W, g.tangents @ layer.W)
+    return Jet(g.value @ layer.W, g.tangents @ layer.W, g.forms)
 
 
 def gains(network: Network, u: Stack, top: Jet) -> Stack:
@@ -111,24 +112,18 @@ class Linear(eqx.Module):
 
 
 def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Linear:
-    term = obj.terms[i]
+    term, depth = obj.terms[i], obj.depth
     n, o = term.y.shape
-    k, m = term.c.shape[1], network.stack.tail[-1].W.shape[0]
-    eye = jnp.broadcast_to(jnp.eye(o)[:, None, :], (o, n, o))
-    if term.is_pde:
-        top = Jet(jnp.zeros((1, n, m)), jnp.broadcast_to(term.c[None, :, :, None], (1, n, k, m)))
-    else:
-        top = Jet(eye, jnp.zeros((o, n, k, m)))
+    *below, r_top = defects(term, network, u).layers()
+    # No value is free at the top: the output has the value that the last layer gives, and no defect in it.
+    output = replace(u.tail[-1], value=r_top.value + target(term, u.tail[-1], True).value)
+    r = Stack.of([*below, replace(r_top, value=jnp.zeros_like(r_top.value))], network.stack.run)
+    residual, back = jax.vjp(term.residual, output)
+    top = jax.vmap(lambda e: back(jnp.broadcast_to(e, (n, o)))[0])(jnp.eye(o))
     g = gains(network, u, top)
-    r = defects(term, network, u)
-    r = Stack.of(r.layers(), network.stack.run)
-    depth = obj.depth
-    # Σ_l ⟨G_l, r_l⟩; at the top of a PDE term the defect is that of the tangents, and c·d_L - y comes on top of it
-    rho = total_pair(
+    rho = residual + total_pair(
         g, r, lambda g, r: jnp.einsum("onm,nm->no", g.value, r.value) + jnp.einsum("onkm,nkm->no", g.tangents, r.tangents)
     )
-    if term.is_pde:
-        rho = rho + term.residual(u.tail[-1])
     w = omega(obj, network.stack.map(lambda layer: jnp.sum(layer.W**2)).rows())
     alpha, beta = obj.alpha[i], obj.beta[i]
     if term.is_pde and obj.adaptive:
@@ -136,8 +131,8 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
         spread = jnp.flip(jnp.cumsum(jnp.flip(t, 0), 0), 0)
     else:
         spread = jnp.ones((depth, n))
-    below = jnp.arange(depth) < depth - 1
-    value = jnp.where(below[:, None], 1 / jnp.maximum((beta * w)[:, None] * spread, TINY), 0.0)
+    inner = jnp.arange(depth) < depth - 1
+    value = jnp.where(inner[:, None], 1 / jnp.maximum((beta * w)[:, None] * spread, TINY), 0.0)
     tangent = 1 / jnp.maximum(alpha * w, TINY) * (1.0 if term.is_pde else 0.0)
     inverse = Stack.of([(lifted * value[l], lifted * tangent[l]) for l in range(depth)], network.stack.run)
 
@@ -171,7 +166,7 @@ def unroot(root: Float[Array, "n o o"], x: Float[Array, "o n ..."], transpose: b
 
 def rows_of(terms: Sequence[Term], parts: Sequence[Linear]) -> tuple[Stack, Array]:
     """The factors of J̃ by layer and ρ̃. Terms with tangents come first."""
-    scales = [root_weight(term) for term in terms]
+    scales, channels = [root_weight(term) for term in terms], max(term.channels for term in terms)
 
     def row(*pairs) -> Row:
         g, z, gt, zt = [], [], [], []
@@ -181,8 +176,9 @@ def rows_of(terms: Sequence[Term], parts: Sequence[Linear]) -> tuple[Stack, Arra
             g.append(flat(unroot(part.root, gl.value) * scale[None, :, None]))
             z.append(flat(jnp.broadcast_to(zl.value, (o, *zl.value.shape))))
             if term.is_pde:
-                gt.append(flat(unroot(part.root, gl.tangents) * scale[None, :, None, None]))
-                zt.append(flat(jnp.broadcast_to(zl.tangents, (o, *zl.tangents.shape))))
+                pad = lambda a, k=term.channels: jnp.pad(a, ((0, 0), (0, 0), (0, channels - k), (0, 0)))  # noqa: E731
+                gt.append(flat(pad(unroot(part.root, gl.tangents) * scale[None, :, None, None])))
+                zt.append(flat(pad(jnp.broadcast_to(zl.tangents, (o, *zl.tangents.shape)))))
         if not gt:
             gt, zt = [jnp.zeros((0, 0, g[0].shape[1]))], [jnp.zeros((0, 0, z[0].shape[1]))]
         return Row(jnp.concatenate(g), jnp.concatenate(z), jnp.concatenate(gt), jnp.concatenate(zt))
@@ -290,12 +286,14 @@ def carried(network: Network, part: Linear, u: Stack, change: Stack, left: Float
 
     def one(carry, data):
         layer, change, r, z, g, (v, t) = data
-        kept = Jet(jnp.einsum("onm,no->nm", g.value, left) * v[:, None], jnp.einsum("onkm,no->nkm", g.tangents, left) * t)
+        kept = Jet(
+            jnp.einsum("onm,no->nm", g.value, left) * v[:, None], jnp.einsum("onkm,no->nkm", g.tangents, left) * t, g.forms
+        )
         moved = change(z)
         out = jax.tree.map(lambda a, b, e: a + b - e, r, moved, kept)
         if carry is None:
             return out
-        return Jet(out.value + carry.value @ layer.W.T, out.tangents + carry.tangents @ layer.W.T)
+        return Jet(out.value + carry.value @ layer.W.T, out.tangents + carry.tangents @ layer.W.T, out.forms)
 
     parts = (stack, change, part.r, part.z, part.g, part.inverse)
     carry, head, tail, body = None, [], [], None
@@ -317,7 +315,7 @@ def carried(network: Network, part: Linear, u: Stack, change: Stack, left: Float
     for j in range(len(stack.tail)):
         out = one(carry, tuple(p.tail[j] for p in parts))
         if j == len(stack.tail) - 1:
-            out = Jet(jnp.zeros_like(u.tail[-1].value), out.tangents)
+            out = replace(out, value=jnp.zeros_like(u.tail[-1].value))
         tail.append(out)
         carry = below(u.tail[j], out) if j < len(stack.tail) - 1 else None
     return Stack(tuple(head), body, tuple(tail), stack.run)

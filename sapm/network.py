@@ -122,13 +122,13 @@ class Stack(eqx.Module):
 
 
 class Dense(eqx.Module):
-    """A layer: W z + b on the value, W z_i on each tangent."""
+    """A layer: W z + b on the value, W z_i on every other channel."""
 
     W: Float[Array, "out in"]
     b: Float[Array, " out"]
 
     def __call__(self, z: Jet) -> Jet:
-        return Jet(z.value @ self.W.T + self.b, z.tangents @ self.W.T)
+        return Jet(z.value @ self.W.T + self.b, z.tangents @ self.W.T, z.forms)
 
 
 class Network(eqx.Module):

@@ -15,7 +15,7 @@ So the loss is a function of a few norms (`Norms`), and each ridge is a derivati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
@@ -78,8 +78,8 @@ class Objective(eqx.Module):
 
     @property
     def channels(self) -> int:
-        """Values and tangents of all samples."""
-        return sum(term.y.shape[0] * (1 + term.c.shape[1]) for term in self.terms)
+        """Values and other channels of all samples."""
+        return sum(term.y.shape[0] * (1 + term.channels) for term in self.terms)
 
 
 @float64
@@ -145,7 +145,7 @@ def true_loss(obj: Objective, network: Network) -> Float[Array, ""]:
 
 def target(term: Term, u: Jet, top: bool) -> Jet:
     """What layer l should give: the free jet u_l; at the top the labels, or for a PDE term no value and the free d_L."""
-    return Jet(jnp.zeros_like(term.y) if term.is_pde else term.y, u.tangents) if top else u
+    return Jet(jnp.zeros_like(term.y) if term.is_pde else term.y, u.tangents, u.forms) if top else u
 
 
 def defects(term: Term, network: Network, aux: Stack) -> Stack:
@@ -270,7 +270,7 @@ def start_point(key: PRNGKeyArray, obj: Objective, network: Network, start: str 
     aux = []
     for i, term in enumerate(obj.terms):
         jets = network.preactivations(term.x)
-        jets = jets.set(obj.depth, Jet(jnp.zeros((len(term.y), 0)), jets[obj.depth].tangents))
+        jets = jets.set(obj.depth, replace(jets[obj.depth], value=jnp.zeros((len(term.y), 0))))
         if start != "forward":
             flat, rebuild = ravel_pytree(jets)
             draw = jax.random.uniform(jax.random.fold_in(key, i), flat.shape, flat.dtype, -1, 1)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from sapm.characteristics import never_met
+from sapm.conditions import Condition, InitialVelocity, function_of_point
 from sapm.domain import Ball, Box, Domain
-from sapm.equation import Equation, evaluate, place
-from sapm.names import nearest
+from sapm.equation import Equation, called, evaluate, place
 from sapm.samples import Samples
-from sapm.term import pde_term, value_term
+from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 
 
 def whole(name: str, value, least: int = 1, why: str = "") -> int:
@@ -24,12 +24,6 @@ def whole(name: str, value, least: int = 1, why: str = "") -> int:
     if value < least:
         raise ValueError(f"{name}={value} is too small; give {least} or more{why}.")
     return int(value)
-
-
-def _function(what: str, given) -> Callable:
-    if not callable(given):
-        raise TypeError(f"{what} is {given!r}; give a function of one point, such as lambda p: jnp.sin(p.x).")
-    return given
 
 
 def _domain(given) -> Any:
@@ -81,7 +75,7 @@ class Function:
 
     def __post_init__(self):
         _domain(self.domain)
-        _function("f", self.f)
+        function_of_point("f", self.f)
         evaluate(self.f, "f", self.domain.names, self.domain.points(2, 1), several=True)
 
     def samples(self, points=1000, boundary_points=None, test_points=1000, mu=None) -> Samples:
@@ -156,106 +150,77 @@ class Regression:
 
 
 @dataclass(frozen=True)
-class Condition:
-    """u = g on a part of the boundary. `weight`: how much it counts beside other conditions; `points`: how many, or which."""
-
-    g: Callable
-    weight: float = 1.0
-    points: Any = None
-
-    def __post_init__(self):
-        _function(f"the datum of {type(self).__name__}", self.g)
-        if isinstance(self.weight, (str, bool)) or not np.isscalar(self.weight) or not 0 < self.weight < np.inf:  # type: ignore[operator]
-            raise ValueError(f"weight={self.weight!r} of {type(self).__name__} must be a positive, finite number.")
-
-    def faces_in(self, domain: Domain) -> tuple[str, ...]:
-        return domain.faces
-
-    inflow_only = False
-
-
-@dataclass(frozen=True)
-class Initial(Condition):
-    """u = g at the lower end of the coordinate t."""
-
-    def faces_in(self, domain: Domain) -> tuple[str, ...]:
-        if "t" not in domain.names:
-            raise ValueError(
-                f"Initial needs a coordinate named t, and the domain has {', '.join(domain.names)}; use Inflow or Dirichlet."
-            )
-        return ("t-",)
-
-
-@dataclass(frozen=True)
-class Inflow(Condition):
-    """u = g where the characteristics enter: c·n < 0 on the faces of all coordinates but t."""
-
-    inflow_only = True
-
-    def faces_in(self, domain: Domain) -> tuple[str, ...]:
-        return tuple(face for face in domain.faces if face not in ("t-", "t+"))
-
-
-@dataclass(frozen=True)
-class Dirichlet(Condition):
-    """u = g on the named faces (default: all), whichever way the characteristics cross them."""
-
-    faces: Sequence[str] | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        if isinstance(self.faces, str):
-            object.__setattr__(self, "faces", (self.faces,))
-        if self.faces is not None and not list(self.faces):
-            raise ValueError('Dirichlet got faces=[]; name at least one, such as faces=["x-"], or leave it out for all.')
-
-    def faces_in(self, domain: Domain) -> tuple[str, ...]:
-        for face in self.faces or ():
-            if face not in domain.faces:
-                raise ValueError(
-                    f"{face!r} is not a face; this domain has {', '.join(domain.faces)}." + nearest(face, domain.faces)
-                )
-        return tuple(self.faces or domain.faces)
-
-
-@dataclass(frozen=True)
 class PDE:
-    """residual(p, u) = 0 in the domain, with conditions on its boundary. First order and linear so far; see `sapm.equation`."""
+    """residual(p, u) = 0 in the domain, with conditions on its boundary: first or second order, linear or not."""
 
     domain: Any
     residual: Callable
     conditions: Sequence[Condition]
     exact: Callable | None = None
     equation: Equation = field(init=False, repr=False, compare=False)
-    sign: float = field(init=False, repr=False, compare=False)  # ±1: sign · c points where information travels
-    ill_posed: str = field(init=False, repr=False, compare=False)  # where no characteristic brings data; "" if everywhere
+    sign: float = field(init=False, repr=False, compare=False)  # ±1: sign · c points where information travels (first order)
+    ill_posed: str = field(init=False, repr=False, compare=False)  # what leaves the solution open, as far as known; "" if nothing
 
     def __post_init__(self):
         domain, put = _domain(self.domain), lambda name, value: object.__setattr__(self, name, value)
-        _function("residual", self.residual)
+        function_of_point("residual", self.residual)
         conditions = (self.conditions,) if isinstance(self.conditions, Condition) else self.conditions
         if not isinstance(conditions, (list, tuple)) or not all(isinstance(c, Condition) for c in conditions):
-            raise TypeError(f"conditions={self.conditions!r} must be a list of sapm.Initial, sapm.Inflow or sapm.Dirichlet.")
+            raise TypeError(
+                f"conditions={self.conditions!r} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
+                "sapm.Dirichlet, sapm.Neumann or sapm.Robin."
+            )
         if not conditions:
             raise ValueError(
                 "conditions is empty, so the solution is not determined; add an Initial, Inflow or Dirichlet condition."
             )
         put("conditions", tuple(conditions))
         if self.exact is not None:
-            _function("exact", self.exact)
+            function_of_point("exact", self.exact)
             evaluate(self.exact, "exact", domain.names, domain.points(2, 1))
         probe = domain.points(64, 1)
         put("equation", Equation.read(self.residual, domain.names, probe))
-        c, _ = self.equation.form(probe)
-        forward = c[:, domain.names.index("t")] if "t" in domain.names else np.ones(1)
+        forward = np.ones(1)
+        if not self.equation.nonlinear:
+            c, _ = self.equation.form(probe)
+            forward = c[:, domain.names.index("t")] if "t" in domain.names else forward
         put("sign", -1.0 if (forward <= 0).all() and (forward < 0).any() else 1.0)
         for condition in conditions:
+            if condition.inflow_only and not self.equation.first_order_linear:
+                raise ValueError(
+                    f"Inflow follows the characteristics of a first-order linear equation, and the residual contains "
+                    f"{self.equation.higher}; use Dirichlet with the faces named."
+                )
             condition.faces_in(domain)
             x = self.boundary(condition, 4)
-            evaluate(condition.g, f"the datum of {type(condition).__name__}", domain.names, x)
-        put("ill_posed", never_met(self))
+            for part in (condition.datum, condition.operator):
+                part(domain, x)
+        put("ill_posed", never_met(self) if self.equation.first_order_linear else self._left_open())
         if self.ill_posed:
             warnings.warn(self.ill_posed, stacklevel=3)
+
+    def _left_open(self) -> str:
+        """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
+        keys, names = self.equation.keys, self.domain.names
+        covered = {face for c in self.conditions if c.about == "value" for face in c.faces_in(self.domain)}
+        if all(c.about == "derivative" for c in self.conditions) and () not in keys:
+            return "the problem is not well posed: no condition says what u itself is, so u + constant solves it as well."
+        if "t" not in names or not any("t" in key for key in keys):
+            return ""
+        if not covered & {"t-", "t+"}:
+            return "the problem is not well posed: no condition says what u is at the lower end of t; add sapm.Initial(g)."
+        if ("t", "t") in keys and "t+" not in covered and not any(isinstance(c, InitialVelocity) for c in self.conditions):
+            return f"the problem is not well posed: it contains {called(('t', 't'))}; add sapm.InitialVelocity(g)."
+        return ""
+
+    @property
+    def beyond(self) -> str:
+        """What PM and SAPM do not know of it, in words; "" if nothing."""
+        if not self.equation.first_order_linear:
+            return self.equation.higher
+        if () in self.equation.keys:
+            return called(())
+        return "a Robin condition" if any(condition.about == "both" for condition in self.conditions) else ""
 
     def entering(self, face: str, x: np.ndarray) -> np.ndarray:
         """Where characteristics enter through that face: sign · c·n < 0."""
@@ -315,28 +280,43 @@ class PDE:
         """Interior and boundary points with coefficients and data. The boundary term weighs mu (default 1) in all."""
         domain, names = self.domain, self.domain.names
         x = _interior(domain, points, "points", domain.first)
-        c, f = self.equation.form(x)
         total, k = (
             whole("boundary_points", boundary_points, len(self.conditions), ", one for each condition"),
             len(self.conditions),
         )
         parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.conditions)]
-        data = [
-            evaluate(cond.g, f"the datum of {type(cond).__name__}", names, part)
-            for cond, part in zip(self.conditions, parts, strict=True)
-        ]
         mu = 1.0 if mu is None else mu
-        weights = {cond.weight for cond in self.conditions}
-        if weights != {1.0}:
-            mu = mu * np.concatenate([np.full(len(p), float(c.weight)) for c, p in zip(self.conditions, parts, strict=True)])
-        test = {}
+        terms = [self.interior(x)]
+        for plain in (True, False):
+            if mine := [pair for pair in zip(self.conditions, parts, strict=True) if (pair[0].about == "value") == plain]:
+                terms.append(self._boundary_term(mine, mu, sum(map(len, parts))))
+        test, held = {}, None
         if not (isinstance(test_points, (int, np.integer)) and test_points == 0):
             test["x"] = _interior(domain, test_points, "test_points", domain.first + len(x))
-            test["c"], test["f"] = self.equation.form(test["x"])
+            held = self.interior(test["x"])
             if self.exact is not None:
                 test["y"] = evaluate(self.exact, "exact", names, test["x"])
-        terms = (pde_term(x, c, f), value_term(np.concatenate(parts), np.concatenate(data), mu))
-        return Samples("pde", names, domain.describe(), terms, test)
+        return Samples("pde", names, domain.describe(), tuple(terms), test, held=held)
+
+    def interior(self, x: np.ndarray) -> Term:
+        """The residual at the points x."""
+        equation = self.equation
+        if equation.nonlinear:
+            return nonlinear_term(x, equation.vectors, equation.forms, equation.function)
+        A, c, c0, f = equation.coefficients(x)
+        return second_order_term(x, A, c, c0, f) if equation.order == 2 else pde_term(x, c, f, c0=c0)
+
+    def _boundary_term(self, parts: Sequence[tuple[Condition, np.ndarray]], mu: float, total: int) -> Term:
+        """Conditions on u itself, or those on its derivatives, as a term: mu/total for each of their points."""
+        x = np.concatenate([part for _, part in parts])
+        g = np.concatenate([cond.datum(self.domain, part) for cond, part in parts])
+        weight: Any = mu if len(x) == total else mu * len(x) / total
+        if any(cond.weight != 1 for cond, _ in parts):
+            weight = weight * np.concatenate([np.full(len(part), float(cond.weight)) for cond, part in parts])
+        if parts[0][0].about == "value":
+            return value_term(x, g, weight)
+        a, along = (np.concatenate(rows) for rows in zip(*(c.operator(self.domain, part) for c, part in parts), strict=True))
+        return flux_term(x, along, g, weight, a)
 
 
 PROBLEMS = (Function, Regression, PDE)

@@ -11,17 +11,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from rich.console import Console
 from rich.table import Table
 
 from sapm import report, store
 from sapm.characteristics import reference
-from sapm.jet import ACTIVATIONS, Activation, activation
+from sapm.jet import ACTIVATIONS, Activation, activation, float64
 from sapm.methods.build import build
-from sapm.objective import Certificate
+from sapm.network import Network
+from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
-from sapm.samples import Samples, from_arrays, to_arrays
+from sapm.samples import Samples, from_arrays, nonlinear, to_arrays
 from sapm.solution import Solution
+from sapm.term import Term
 from sapm.train import Run
 
 
@@ -92,17 +95,16 @@ class Result:
             error = relative_error(u(x), y) if y is not None else None
             if samples.kind == "pde":
                 row["solution_error"] = error
-                row["test_residual"] = self._residual(u) if x is not None else None
+                row["test_residual"] = self._residual(i) if samples.held is not None else None
             else:
                 row["test_error"] = error
             rows.append(row | {"iterations": int(run.final("iteration")[i]), "status": run.status[i], "reason": run.reason[i]})
         return rows
 
-    def _residual(self, u: Solution) -> float:
+    @float64
+    def _residual(self, i: int) -> float:
         """Root mean square of the PDE's residual at the held-out points: a loss that falls only on the training points shows."""
-        x, c, f = (self.samples.test[name] for name in "xcf")
-        value = sum(c[:, i] * u.d(name)(x) for i, name in enumerate(self.samples.names)) - f
-        return float(np.sqrt(np.mean(value**2)))
+        return float(np.sqrt(_held_out(self.run.network(i), self.samples.held)))
 
     def summary(self) -> Summary:
         """The table, with what was run and what the certificate says; print it or show it with rich."""
@@ -137,6 +139,8 @@ class Result:
 
     def __reduce__(self):
         """Pickled as it is saved: without the problem, whose functions seldom can be."""
+        if any(term.function is not None for term in self.samples.terms):
+            raise TypeError("a result of a nonlinear PDE cannot be pickled, since its residual is code; use result.save(path).")
         return _restore, (*to_file(self.run, self.samples, self.config), self.run.method.sigma)
 
     def reference_error(self, n: int = 500, seed: int | None = None) -> float:
@@ -181,6 +185,11 @@ class Result:
         return path
 
 
+@jax.jit
+def _held_out(network: Network, term: Term) -> Array:
+    return mean_square(network, [term])
+
+
 def relative_error(value, wanted) -> float:
     """‖value - wanted‖ / ‖wanted‖, or ‖value - wanted‖ / √n for wanted = 0."""
     value, wanted = np.asarray(value, float), np.asarray(wanted, float)
@@ -218,7 +227,8 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
         return {name.removeprefix(prefix + "/"): a for name, a in arrays.items() if name.startswith(prefix + "/")}
 
     with jax.enable_x64(True):
-        samples = from_arrays(about["kind"], about["names"], about["domain"], part("samples"))
+        function = _function(path, part("samples"), problem)
+        samples = from_arrays(about["kind"], about["names"], about["domain"], part("samples"), function)
         if problem is not None:
             check_same(problem, samples, config)
         method = build(samples, config, sigma)
@@ -237,6 +247,15 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
         kept,
     )
     return Result(run, samples, config, problem)
+
+
+def _function(path, arrays: dict[str, np.ndarray], problem):
+    """What a nonlinear PDE's residual does, which is code: from the problem, which must then be given."""
+    if not nonlinear(arrays):
+        return None
+    if not (isinstance(problem, PDE) and problem.equation.nonlinear):
+        raise ValueError(f"{path} holds a nonlinear PDE, whose residual a file cannot hold; give the problem again: problem=….")
+    return problem.equation.function
 
 
 def _activation(path, config: dict, given) -> Activation:
@@ -266,8 +285,8 @@ def check_same(problem, samples: Samples, config: dict) -> None:
     if counts["test_points"] is None and "x" in samples.test:
         counts["test_points"] = samples.test["x"]
     fresh = problem.samples(**counts)
-    mine = to_arrays(samples)
-    for name, a in to_arrays(fresh).items():
+    mine = _comparable(to_arrays(samples))
+    for name, a in _comparable(to_arrays(fresh)).items():
         b = mine.get(name)
         if name == "test/y" and b is None:
             continue  # an answer that was not known then
@@ -275,6 +294,17 @@ def check_same(problem, samples: Samples, config: dict) -> None:
             raise ValueError(
                 f"the problem given is not the stored one: {name} differs; give the problem that the file was made from."
             )
+
+
+def _comparable(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Directions are compared by the second-order operator they make: eigenvectors may differ from machine to machine."""
+    found = dict(arrays)
+    for name in [name for name in arrays if name.endswith("/forms")]:
+        v = found.pop(name.replace("forms", "directions"))
+        k = arrays[name].shape[1]
+        found[name + "/operator"] = np.einsum("qk,nki,nkj->nqij", arrays[name], v[:, :k], v[:, :k])
+        found[name + "/along"] = v[:, k:]
+    return found
 
 
 def load(path: str | Path, problem=None, activation=None) -> Result:

@@ -19,6 +19,7 @@ from sapm.methods.build import (
     LIFTED_BETA,
     automatic,
     build,
+    check_equation,
     check_names,
     check_options,
     default_init,
@@ -133,11 +134,13 @@ def plan(
     check_names(init, start, sigma)
     resolve(model, method)
     check_options(options)
+    if isinstance(problem, PDE):
+        check_equation(problem, sigma, model, method, options)
     rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
     choice = ""
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
-        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out)
+        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, not getattr(problem, "beyond", ""))
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA
@@ -176,7 +179,8 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
     rows = interior + (count(boundary_points) if kind == "pde" else 0)
     hidden = _width(width, depth)
     inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
-    return rows, interior if kind == "pde" else 0, [inputs, *([hidden] * (depth - 1) if isinstance(hidden, int) else hidden), 1]
+    channels = problem.equation.channels if kind == "pde" else 0
+    return rows, interior * channels, [inputs, *([hidden] * (depth - 1) if isinstance(hidden, int) else hidden), 1]
 
 
 def solve(

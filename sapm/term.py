@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from sapm.jet import Jet, float64
@@ -15,7 +18,8 @@ from sapm.jet import Jet, float64
 class Term(eqx.Module):
     """Σ_n weight_n · |operator(ψ at sample n) - y_n|².
 
-    Without tangents (k = 0) the operator is the value ψ; with tangents it is c_n · (the tangents of ψ), for one output.
+    Without tangents (k = 0) the operator is the value ψ. With them, for one output, it is c_n · (the tangents and second-order
+    channels of ψ), plus c0_n ψ if c0 is given; or what `function` gives for (x_n, ψ, channels), if there is one.
     The weight is one number for all samples, or (n,). `x` is the input jet: the sample points and the directions that
     the tangents are taken along.
     """
@@ -24,21 +28,37 @@ class Term(eqx.Module):
     y: Float[Array, "n m"]
     c: Float[Array, "n k"]
     weight: Float[Array, ...]
+    c0: Float[Array, " n"] | None = None
+    function: Callable | None = eqx.field(static=True, default=None)
+
+    @property
+    def channels(self) -> int:
+        """Tangents and second-order channels of a sample."""
+        return self.x.tangents.shape[-2]
 
     @property
     def is_pde(self) -> bool:
-        return self.c.shape[-1] > 0
+        return self.channels > 0
+
+    @property
+    def separable(self) -> bool:
+        """Whether PM and SAPM know this kind of term: ψ itself, or first derivatives of it with coefficients."""
+        return not self.x.forms and self.c0 is None and self.function is None
 
     def widen_input(self, width: int) -> Term:
         """The same term with its inputs padded with zeros to that width."""
         grow = lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])  # noqa: E731
-        return replace(self, x=Jet(grow(self.x.value), grow(self.x.tangents)))
+        return replace(self, x=Jet(grow(self.x.value), grow(self.x.tangents), self.x.forms))
 
     def residual(self, output: Jet) -> Float[Array, "n m"]:
         """operator(output) - y."""
-        if self.is_pde:
-            return jnp.einsum("nk,nkm->nm", self.c, output.tangents) - self.y
-        return output.value - self.y
+        if self.function is not None:
+            found = jax.vmap(self.function)(self.x.value, output.value[:, 0], output.tangents[:, :, 0])
+            return found[:, None] - self.y
+        if not self.is_pde:
+            return output.value - self.y
+        found = jnp.einsum("nk,nkm->nm", self.c, output.tangents) - self.y
+        return found if self.c0 is None else found + self.c0[:, None] * output.value
 
 
 def as_columns(name: str, a) -> Array:
@@ -69,20 +89,78 @@ def value_term(x, y, weight: Any = 1.0) -> Term:
     return Term(Jet(x, jnp.zeros((n, 0, d))), y, jnp.zeros((n, 0)), _per_sample(weight, n))
 
 
+def _some(c0) -> Array | None:
+    """A coefficient of ψ itself; None if it is 0 at every sample."""
+    return jnp.asarray(c0, jnp.float64) if c0 is not None and np.any(np.asarray(c0)) else None
+
+
 @float64
-def pde_term(x, c, f, weight: Any = 1.0) -> Term:
-    """Σ_i c_i(x_n) ∂_i ψ(x_n) = f(x_n), mean-square with that weight; one tangent per coordinate, as in the paper."""
+def pde_term(x, c, f, weight: Any = 1.0, c0=None) -> Term:
+    """Σ_i c_i(x_n) ∂_i ψ(x_n) + c0(x_n) ψ(x_n) = f(x_n), mean-square with that weight; one tangent per coordinate."""
     x, c, f = as_columns("x", x), as_columns("c", c), as_columns("f", f)
     n, d = x.shape
     if c.shape != (n, d) or f.shape != (n, 1):
         raise ValueError(f"x has shape {x.shape}, c {c.shape} and f {f.shape}; c must be {(n, d)} and f {(n, 1)}.")
-    return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, _per_sample(weight, n))
+    return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, _per_sample(weight, n), _some(c0))
+
+
+@float64
+def flux_term(x, along, f, weight: Any = 1.0, c0=None) -> Term:
+    """along(x_n) · ∇ψ(x_n) + c0(x_n) ψ(x_n) = f(x_n), with one tangent: what Neumann and Robin conditions ask for."""
+    return directional(pde_term(x, along, f, weight, c0))
+
+
+@float64
+def second_order_term(x, A, b, c0, f, weight: Any = 1.0) -> Term:
+    """tr(A ∇²ψ) + b · ∇ψ + c0 ψ = f at x_n, A (n, d, d) symmetric: one second-order channel, and a tangent for each square."""
+    x, f, b = as_columns("x", x), as_columns("f", f), jnp.asarray(b, jnp.float64)
+    directions, signs = squares(np.asarray(A, float))
+    channels = jnp.concatenate([jnp.asarray(directions), b[:, None]], axis=1)
+    c = jnp.broadcast_to(jnp.eye(len(signs) + 1)[-1], channels.shape[:2])
+    return Term(Jet(x, channels, (signs,)), f, c, _per_sample(weight, len(x)), _some(c0))
+
+
+def squares(A: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """A[n] = Σ_i sign_i v_i[n] v_i[n]ᵀ: directions (n, k, d) and their signs, the same for all n.
+
+    Along the coordinates where A is diagonal at every n, else along its eigenvectors. A direction whose sign varies with n is
+    carried once for each sign, and is 0 where it has the other; one that is 0 at every n is left out.
+    """
+    n, d, _ = A.shape
+    diagonal = np.einsum("nii->ni", A)
+    if np.array_equal(A, diagonal[:, :, None] * np.eye(d)):
+        values, vectors = diagonal, np.broadcast_to(np.eye(d), (n, d, d))
+    else:
+        values, columns = np.linalg.eigh(A)
+        vectors = np.swapaxes(columns, 1, 2)
+        values = np.where(np.abs(values) > 1e-14 * np.abs(values).max(1, keepdims=True), values, 0.0)
+    found, signs = [], []
+    for i in range(d):
+        for sign in (1, -1):
+            size = np.sqrt(np.maximum(sign * values[:, i], 0.0))
+            if size.any():
+                found.append(size[:, None] * vectors[:, i])
+                signs.append(sign)
+    return np.stack(found, axis=1) if found else np.zeros((n, 0, d)), tuple(signs)
+
+
+@float64
+def nonlinear_term(x, directions, forms, function: Callable, weight: Any = 1.0) -> Term:
+    """function(x_n, ψ, channels) = 0 at x_n, the tangents along the same directions (k, d) at every sample."""
+    x, directions = as_columns("x", x), jnp.asarray(directions, jnp.float64)
+    n, d = x.shape
+    seeds = jnp.concatenate([directions, jnp.zeros((len(forms), d))])
+    jet = Jet(x, jnp.broadcast_to(seeds, (n, *seeds.shape)), tuple(forms))
+    return Term(jet, jnp.zeros((n, 1)), jnp.zeros((n, 0)), _per_sample(weight, n), None, function)
 
 
 @float64
 def directional(term: Term) -> Term:
-    """The same term with one tangent, along c(x_n), instead of one for every coordinate: its residual is that tangent - y."""
-    if not term.is_pde:
+    """The same term with one tangent, along c(x_n), instead of one for every coordinate: its residual is that tangent - y.
+
+    Terms of second order and nonlinear ones carry as few as they can already.
+    """
+    if not term.is_pde or term.x.forms or term.function is not None:
         return term
     along = jnp.einsum("nk,nkd->nd", term.c, term.x.tangents)[:, None]
     return replace(term, x=Jet(term.x.value, along), c=jnp.ones((len(term.y), 1)))

@@ -14,6 +14,7 @@ ORDER = [
     "sapm.term",
     "sapm.domain",
     "sapm.equation",
+    "sapm.conditions",
     "sapm.characteristics",
     "sapm.samples",
     "sapm.problem",

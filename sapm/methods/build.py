@@ -18,6 +18,7 @@ from sapm.methods.polish import Polished
 from sapm.names import nearest
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
+from sapm.problem import PDE
 from sapm.samples import Samples
 from sapm.term import directional
 
@@ -67,8 +68,31 @@ def resolve(model: str, method: str) -> str:
     return method
 
 
+def check_equation(problem: PDE, sigma: Activation, model: str, method: str, options: dict | None) -> None:
+    """A sentence where PM and SAPM would have to separate layers they do not know, or σ has no second derivative to use."""
+    straight = method == "auto" or (method == "gauss-newton" and (options or {}).get("lifted") == 0)
+    if problem.beyond and model != "ls" and not straight:
+        raise ValueError(
+            f"not yet: model={model!r} by {method!r} is for first-order linear equations without u.value, and this one "
+            f"contains {problem.beyond}; use method='auto' or model='ls'."
+        )
+    x = jnp.linspace(-3.0, 3.0, 60)
+    if problem.equation.order > 1 and not np.any(np.asarray(sigma.curve(x, *sigma.pair(x)))):
+        raise ValueError(
+            f"activation={sigma.name!r} has second derivative 0 almost everywhere, so it cannot solve an equation of second "
+            "order; use 'sin' or 'tanh'."
+        )
+
+
 def automatic(
-    model: str, kind: str, sigma: Activation, rows: int, tangents: int, widths: Sequence[int], held_out: bool
+    model: str,
+    kind: str,
+    sigma: Activation,
+    rows: int,
+    tangents: int,
+    widths: Sequence[int],
+    held_out: bool,
+    separable: bool = True,
 ) -> tuple[str, dict, str]:
     """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs."""
     counts = flops(rows, tangents, widths)
@@ -76,11 +100,12 @@ def automatic(
     if not held_out and counts[algebra] <= LARGE:
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
+        only = "" if separable or model == "ls" else f" ({model.upper()} separates first-order linear equations only, so far)"
         size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
-        return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss; {size}. "
+        return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss{only}; {size}. "
     why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {counts[algebra]:.0e} operations"
-    if model == "ls":
-        return "lbfgs", {}, f"L-BFGS, since {why}. "
+    if model == "ls" or not separable:
+        return "lbfgs", {}, f"L-BFGS on the true loss, since {why}. "
     if kind == "pde":
         return "alternating", {}, f"Sweeps, since {why}. "
     return "alternating", {"polish_after": POLISH_AFTER}, f"{POLISH_AFTER} sweeps, then L-BFGS on the true loss, since {why}. "
@@ -166,7 +191,8 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
     hidden = [width] * (depth - 1) if isinstance(width, int) else list(width)
     widths = (samples.terms[0].x.value.shape[1], *hidden, samples.outputs)
     terms = [directional(term) for term in samples.terms] if options.get("directional") else samples.terms
-    obj = objective(terms, depth, config["model"], config["alpha"], config["beta"], options["l2"])
+    model = config["model"] if all(term.separable for term in terms) else "ls"
+    obj = objective(terms, depth, model, config["alpha"], config["beta"], options["l2"])
     common = {"init": config["init"], "start": config["start"]}
     if config["method"] in OPTIMISERS:
         return descent(

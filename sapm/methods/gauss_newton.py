@@ -263,7 +263,7 @@ def gauss_newton(
     order = sorted(range(len(obj.terms)), key=lambda i: not obj.terms[i].is_pde)  # those with tangents first
     pick = lambda x: tuple(x[i] for i in order)  # noqa: E731
     obj = replace(obj, terms=pick(obj.terms), beta=pick(obj.beta), alpha=pick(obj.alpha))
-    tangents = sum(len(term.y) * term.c.shape[1] for term in obj.terms if term.is_pde)
+    tangents = sum(len(term.y) * term.channels for term in obj.terms)
     counts = flops(sum(term.y.size for term in obj.terms), tangents, widths)
     algebra = algebra or min(counts, key=lambda name: counts[name])
     if algebra not in ALGEBRA:
