@@ -9,7 +9,7 @@ import numpy as np
 
 import sapm
 from sapm import reproduce
-from sapm.experiments import EXPERIMENTS
+from sapm.experiments import EXPERIMENTS, PAPER
 
 SECONDS = 6.0
 
@@ -29,7 +29,7 @@ def pace(cell: reproduce.Cell) -> float:
 
 def main(names: list[str]) -> None:
     whole = 0.0
-    for name in names or list(EXPERIMENTS):
+    for name in names or list(PAPER):
         cells = reproduce.all_cells(reproduce.plan([name], reproduce.MODELS, None, False))
         known: dict[tuple, float] = {}  # variants of a model differ in the start or the rate, not in the pace
         for cell in cells:

@@ -1,4 +1,4 @@
-"""The built-in problems: the paper's four cases, each stated once, with the paper's settings."""
+"""The built-in problems: the paper's four cases with the paper's settings, and those of textbooks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from sapm import textbook
 from sapm.names import nearest
 
 
@@ -75,7 +76,7 @@ class Experiment:
 
     @property
     def kind(self) -> str:
-        return "pde" if self.name.startswith("transport") else "regression"
+        return "regression" if self.name.startswith("function") else "pde"
 
 
 HALTON = "Halton points without scrambling; test points are the next of the sequence"
@@ -120,6 +121,11 @@ EXPERIMENTS = {
         ),
     )
 }
+
+PAPER = tuple(EXPERIMENTS)
+_USUAL = {"activation": "sin", "points": 1000, "boundary_points": 400, "test_points": 10_000, "max_iter": 100}
+for _name, (_about, _make) in textbook.PROBLEMS.items():
+    EXPERIMENTS[_name] = Experiment(_name, _about, _make, ((4, 32),), _USUAL, f"{HALTON}.")
 
 
 def find(name: str) -> Experiment:

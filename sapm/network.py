@@ -138,7 +138,7 @@ class Network(eqx.Module):
     sigma: Activation = eqx.field(static=True)
 
     @staticmethod
-    def of(weights: Sequence[tuple[Array, Array]], sigma: Activation) -> Network:
+    def of(weights: Sequence[tuple[Any, Any]], sigma: Activation) -> Network:
         """From [(W_1, b_1), …, (W_L, b_L)], W_l of shape (out, in)."""
         layers = [Dense(jnp.asarray(W), jnp.asarray(b)) for W, b in weights]
         widths = [layers[0].W.shape[1]] + [layer.W.shape[0] for layer in layers]

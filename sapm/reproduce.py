@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sapm import store
-from sapm.experiments import EXPERIMENTS, Experiment, find, paper
+from sapm.experiments import EXPERIMENTS, PAPER, Experiment, find, paper
 from sapm.methods.build import choose
 from sapm.objective import ROUNDING
 from sapm.result import Result
@@ -90,7 +90,9 @@ def plan(names: Sequence[str], models: Sequence[str], sizes, quick: bool) -> dic
     for name in names:
         if name != "all":
             find(name)
-    names = list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
+    if other := [name for name in names if name not in ("all", *PAPER)]:
+        raise ValueError(f"{other[0]!r} is not in the paper; there are {', '.join(PAPER)} and all. See sapm run.")
+    names = list(PAPER) if "all" in names else list(dict.fromkeys(names))
     models, sizes = list(dict.fromkeys(models)), list(dict.fromkeys(tuple(size) for size in sizes or ()))
     for model in models:
         choose("--models", model, MODELS)

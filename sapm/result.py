@@ -95,16 +95,16 @@ class Result:
             error = relative_error(u(x), y) if y is not None else None
             if samples.kind == "pde":
                 row["solution_error"] = error
-                row["test_residual"] = self._residual(i) if samples.held is not None else None
+                row["test_residual"] = self._residual(u) if samples.held is not None else None
             else:
                 row["test_error"] = error
             rows.append(row | {"iterations": int(run.final("iteration")[i]), "status": run.status[i], "reason": run.reason[i]})
         return rows
 
     @float64
-    def _residual(self, i: int) -> float:
+    def _residual(self, u: Solution) -> float:
         """Root mean square of the PDE's residual at the held-out points: a loss that falls only on the training points shows."""
-        return float(np.sqrt(_held_out(self.run.network(i), self.samples.held)))
+        return float(np.sqrt(_held_out(Network.of(u.weights, u.sigma), self.samples.held)))
 
     def summary(self) -> Summary:
         """The table, with what was run and what the certificate says; print it or show it with rich."""

@@ -83,8 +83,8 @@ def from_arrays(
         directions = jnp.asarray(arrays.get(f"{name}/directions", _coordinates(x, c.shape[1])))
         forms = tuple(tuple(int(sign) for sign in form) for form in arrays.get(f"{name}/forms", ()))
         c0 = jnp.asarray(arrays[f"{name}/c0"]) if f"{name}/c0" in arrays else None
-        own = function if directions.shape[1] > c.shape[1] else None
-        return Term(Jet(x, directions, forms), y, c, weight, c0, own)
+        own = (x, function) if directions.shape[1] > c.shape[1] else (None, None)
+        return Term(Jet(x, directions, forms), y, c, weight, c0, *own)
 
     count = sum(name.startswith("term") and name.endswith("/x") for name in arrays)
     test = {name.removeprefix("test/"): value for name, value in arrays.items() if name.startswith("test/")}
@@ -100,9 +100,9 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
         n, d = term.x.value.shape
         more = rows(n) - n
         edge = lambda a: jnp.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1), mode="edge")  # noqa: E731
-        x, y, c, c0 = jax.tree.map(edge, (term.x, term.y, term.c, term.c0))
+        x, y, c = jax.tree.map(edge, (term.x, term.y, term.c))
         weight = jnp.pad(jnp.broadcast_to(term.weight, (n,)), (0, more))
-        return replace(term, x=x, y=y, c=c, c0=c0, weight=weight).widen_input(columns(d))
+        return replace(term, x=x, y=y, c=c, weight=weight).widen_input(columns(d))
 
     validation = None if samples.validation is None else grow(samples.validation)
     return replace(samples, terms=tuple(grow(term) for term in samples.terms), validation=validation)

@@ -19,7 +19,7 @@ class Term(eqx.Module):
     """Σ_n weight_n · |operator(ψ at sample n) - y_n|².
 
     Without tangents (k = 0) the operator is the value ψ. With them, for one output, it is c_n · (the tangents and second-order
-    channels of ψ), plus c0_n ψ if c0 is given; or what `function` gives for (x_n, ψ, channels), if there is one.
+    channels of ψ), plus c0_n ψ if c0 is given; or what `function`, if there is one, gives for (points_n, ψ, channels).
     The weight is one number for all samples, or (n,). `x` is the input jet: the sample points and the directions that
     the tangents are taken along.
     """
@@ -29,6 +29,7 @@ class Term(eqx.Module):
     c: Float[Array, "n k"]
     weight: Float[Array, ...]
     c0: Float[Array, " n"] | None = None
+    points: Float[Array, "n d"] | None = None
     function: Callable | None = eqx.field(static=True, default=None)
 
     @property
@@ -53,7 +54,7 @@ class Term(eqx.Module):
     def residual(self, output: Jet) -> Float[Array, "n m"]:
         """operator(output) - y."""
         if self.function is not None:
-            found = jax.vmap(self.function)(self.x.value, output.value[:, 0], output.tangents[:, :, 0])
+            found = jax.vmap(self.function)(self.points, output.value[:, 0], output.tangents[:, :, 0])
             return found[:, None] - self.y
         if not self.is_pde:
             return output.value - self.y
@@ -151,7 +152,7 @@ def nonlinear_term(x, directions, forms, function: Callable, weight: Any = 1.0) 
     n, d = x.shape
     seeds = jnp.concatenate([directions, jnp.zeros((len(forms), d))])
     jet = Jet(x, jnp.broadcast_to(seeds, (n, *seeds.shape)), tuple(forms))
-    return Term(jet, jnp.zeros((n, 1)), jnp.zeros((n, 0)), _per_sample(weight, n), None, function)
+    return Term(jet, jnp.zeros((n, 1)), jnp.zeros((n, 0)), _per_sample(weight, n), None, x, function)
 
 
 @float64

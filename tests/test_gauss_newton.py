@@ -11,7 +11,7 @@ from sapm.linearise import dense, gram, times, transposed, unflatten
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.network import initialise
 from sapm.objective import Point, bound, defects, mean_square, objective, omega, penalty, start_point, true_loss
-from sapm.term import directional, pde_term, value_term
+from sapm.term import directional, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 from sapm.train import train
 
 KEY = jax.random.key(7)
@@ -42,11 +42,29 @@ CASES = {
     "along the flow": (lambda: [directional(term) for term in transport()], "tanh"),
     "boundary first": (lambda: transport()[::-1], "sin"),
 }
+
+
+def second_order(n=6):
+    """A full second-order operator, beside conditions on the value and on a derivative of it."""
+    x, edge = transport(n)[0].x.value, transport()[1].x.value
+    A = jnp.stack([jnp.array([[1.0, q], [q, -q]]) for q in x[:, 0]])
+    interior = second_order_term(x, A, x, x[:, 1], jnp.cos(x[:, 0]))
+    return [interior, value_term(edge, edge[:, 0], 0.7), flux_term(edge, edge, edge[:, 1], 0.5, c0=edge[:, 0])]
+
+
+def nonlinear(n=6):
+    """u_t + u u_x - u_xx² at some points, Neumann conditions at others."""
+    x, edge = transport(n)[0].x.value, transport()[1].x.value
+    f = lambda x, u, d: d[0] + u * d[1] - d[2] ** 2 - x[0]  # noqa: E731
+    return [nonlinear_term(x, jnp.eye(2), ((0, 1),), f), flux_term(edge, edge, edge[:, 1])]
+
+
+STRAIGHT = {"second order": (second_order, "sin"), "nonlinear": (nonlinear, "tanh")}  # PM and SAPM do not know these
 WIDTHS = (2, 4, 4, 4)
 
 
 def make(name, model="sapm", depth=4, **more):
-    terms, sigma = CASES[name][0](), CASES[name][1]
+    terms, sigma = (CASES | STRAIGHT)[name][0](), (CASES | STRAIGHT)[name][1]
     obj = objective(terms, depth, model, 1.3, 0.8)
     return gauss_newton(obj, (*WIDTHS[:depth], terms[0].y.shape[1]), sigma, **more)
 
@@ -56,7 +74,7 @@ def random_point(method, start="uniform"):
     return start_point(jax.random.fold_in(KEY, 2), method.objective, network, start)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *STRAIGHT])
 def test_the_jacobian_and_what_stands_for_it(name):
     """On the forward pass, J̃ is the derivative of the weighted residuals; K, J̃ δθ and J̃ᵀ v are made from its factors."""
     method = make(name, "ls")

@@ -38,6 +38,7 @@ ORDER = [
     "sapm.progress",
     "sapm.solver",
     "sapm.estimator",
+    "sapm.textbook",
     "sapm.experiments",
     "sapm.reproduce",
     "sapm.gallery",

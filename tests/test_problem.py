@@ -122,17 +122,22 @@ def test_functions_may_branch_and_have_several_outputs():
 
 
 def test_terms_of_a_small_region_are_seen():
-    """A term that is absent at the probed points is refused where it appears, not dropped; so are products of three."""
+    """A term that is absent at the probed points is seen where it appears, or refused; so are products of three."""
 
-    def spot(p, u):  # a disc between the probed points
-        return u.t - u.x + jnp.where((p.t - 0.531) ** 2 + (p.x - 0.118) ** 2 < 0.05**2, 5.0, 0.0) * u.value
+    def disc(p):  # between the probed points
+        return jnp.where((p.t - 0.531) ** 2 + (p.x - 0.118) ** 2 < 0.05**2, 5.0, 0.0)
 
-    problem = transport(residual=spot, exact=None)
-    with pytest.raises(ValueError, match=r"not yet: the residual contains u.value at \(t=0.5.*, x=0.1.*\)"):
-        problem.samples(1000, 40, 0)
-    for residual in (lambda p, u: u.t + u.x + u.t * u.x * u.value, lambda p, u: u.t + jnp.sqrt(u.x**2)):
-        with pytest.raises(ValueError, match="not yet: the residual contains"):
-            transport(residual=residual)
+    term = transport(residual=lambda p, u: u.t - u.x + disc(p) * u.value, exact=None).samples(1000, 40, 0).terms[0]
+    assert set(np.asarray(term.c0)) == {0.0, 5.0}
+    with pytest.raises(ValueError, match=r"linear at the points probed but not at \(t=0.5.*, x=0.1.*\)"):
+        transport(residual=lambda p, u: u.t - u.x + disc(p) * u.value**2, exact=None).samples(1000, 40, 0)
+    still = [sapm.Initial(wave), sapm.Dirichlet(wave)]
+    for residual in (
+        lambda p, u: u.t + u.x + u.t * u.x * u.value,
+        lambda p, u: u.t + jnp.sqrt(u.x**2),
+        lambda p, u: u.t + u.x + 1e-14 * u.value**2,
+    ):
+        assert transport(residual=residual, conditions=still).equation.nonlinear
     with pytest.raises(ValueError, match="uses NumPy or `if` on u"):
         transport(residual=lambda p, u: np.dot(np.array([1.0, 2.0]), np.array([u.t, u.x])))
 

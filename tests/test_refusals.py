@@ -19,6 +19,13 @@ BOX = sapm.Box(t=(0, 1), x=(-1, 1))
 START = [sapm.Initial(lambda p: p.x), sapm.Inflow(lambda p: p.x)]
 
 
+STILL = [sapm.Initial(lambda p: p.x), sapm.Dirichlet(lambda p: p.x)]
+
+
+def diffusion():
+    return pde(lambda p, u: u.t - u.xx, STILL)
+
+
 def spoilt(value):
     y = X.copy()
     y[3] = value
@@ -80,22 +87,26 @@ CASES = {
     "unknown direction": (lambda: pde(lambda p, u: u.d("z")), ValueError, "a derivative along 'z'; this domain has t, x"),
     "no derivative": (lambda: pde(lambda p, u: p.x), ValueError, "uses no derivative of u"),
     "coefficient zero": (lambda: pde(lambda p, u: 0 * u.x), ValueError, "does not depend on u"),
-    "second order": (
+    "only the value": (lambda: pde(lambda p, u: u.value - p.x), ValueError, "uses no derivative of u"),
+    "third order": (
+        lambda: pde(lambda p, u: u.t - u.d("x", "t", "x")),
+        ValueError,
+        "not yet: the residual contains u.txx, a derivative of order 3; the highest is 2 so far",
+    ),
+    "nonlinear by branches": (
+        lambda: pde(lambda p, u: u.t + (u.x**2 if p.x > 0 else u.x), STILL),
+        ValueError,
+        "contains a nonlinear function of u.x, and NumPy or `if` on p; a nonlinear one needs jax.numpy and jnp.where",
+    ),
+    "inflow of second order": (
         lambda: pde(lambda p, u: u.t - u.xx),
         ValueError,
-        "not yet: the residual contains u.xx, a derivative of order 2",
+        "Inflow follows .* contains u.xx; use Dirichlet",
     ),
-    "mixed": (lambda: pde(lambda p, u: u.t - u.d("x", "t")), ValueError, "not yet: the residual contains u.tx"),
-    "product": (
+    "inflow of a product": (
         lambda: pde(lambda p, u: u.t + u.value * u.x),
         ValueError,
-        "not yet: the residual contains u.(x·u.value|value·u.x)",
-    ),
-    "nonlinear": (lambda: pde(lambda p, u: u.t + abs(u.x)), ValueError, "not yet: .* a nonlinear function of u.x"),
-    "reaction": (
-        lambda: pde(lambda p, u: u.t + u.x + u.value),
-        ValueError,
-        "not yet: the residual contains u.value undifferentiated",
+        "the residual contains u.(x·u.value|value·u.x); use Dirichlet with the faces named",
     ),
     "two equations": (lambda: pde(lambda p, u: (u.t, u.x)), ValueError, r"residual returned shape \(2,\)"),
     "infinite coefficient": (lambda: pde(lambda p, u: u.t + u.x / (p.x - p.x)), ValueError, "the residual is not finite at"),
@@ -104,7 +115,7 @@ CASES = {
     "not conditions": (
         lambda: pde(conditions=[wave]),
         TypeError,
-        "must be a list of sapm.Initial, sapm.Inflow or sapm.Dirichlet",
+        "must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, sapm.Dirichlet, sapm.Neumann or sapm.Robin",
     ),
     "initial without time": (
         lambda: sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.x, [sapm.Initial(lambda p: 0.0)]),
@@ -116,7 +127,13 @@ CASES = {
         ValueError,
         "'x' is not a face; .* t-, t\\+, x-, x\\+",
     ),
-    "no face": (lambda: sapm.Dirichlet(wave, faces=[]), ValueError, "faces=.*name at least one"),
+    "no face": (lambda: sapm.Neumann(wave, faces=[]), ValueError, "Neumann got faces=.*name at least one"),
+    "coefficient of words": (lambda: sapm.Robin("one", 2, wave), ValueError, "a='one' of Robin must be a finite number"),
+    "velocity without time": (
+        lambda: sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx, [sapm.InitialVelocity(lambda p: 0.0)]),
+        ValueError,
+        "InitialVelocity needs a coordinate named t",
+    ),
     "off the boundary": (
         lambda: pde(conditions=[sapm.Dirichlet(wave, points=[[0.5, 0.5]])]),
         ValueError,
@@ -135,6 +152,26 @@ CASES = {
         "Inflow has no inflow",
     ),
     # settings
+    "sweeps of second order": (
+        lambda: sapm.solve(diffusion(), method="alternating"),
+        ValueError,
+        "not yet: model='sapm' by 'alternating' is for first-order linear equations without u.value, and this one contains u.xx",
+    ),
+    "lifted steps of a reaction": (
+        lambda: sapm.solve(pde(lambda p, u: u.t - u.x + u.value), model="pm", method="gauss-newton"),
+        ValueError,
+        "contains u.value; use method='auto' or model='ls'",
+    ),
+    "lifted descent of Robin": (
+        lambda: sapm.solve(pde(conditions=[*START, sapm.Robin(1, 2, wave, ["x-"])]), method="adam"),
+        ValueError,
+        "contains a Robin condition",
+    ),
+    "straight pieces": (
+        lambda: sapm.solve(diffusion(), activation="relu"),
+        ValueError,
+        "'relu' has second derivative 0 almost everywhere, so it cannot solve an equation of second order; use 'sin' or 'tanh'",
+    ),
     "not a problem": (lambda: sapm.solve(lambda p, u: u.x), TypeError, "is not a problem; give a sapm.PDE"),
     "depth 1": (lambda: solve(depth=1), ValueError, "depth=1 is too small; give 2 or more"),
     "depth of words": (lambda: solve(depth="six"), TypeError, "depth='six' is not a whole number"),

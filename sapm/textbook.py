@@ -1,0 +1,175 @@
+"""Second-order and nonlinear problems as textbooks have them, each stated once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _laplacian(value: Callable, x: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    return jnp.trace(jax.hessian(value)(x))
+
+
+def poisson(dimension: int):
+    """-Δu = f on the unit cube with u given on its faces: sin πx sin πy in the plane, Σ sin πx_i beyond."""
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    names = ("x", "y") if dimension == 2 else tuple(f"x{i}" for i in range(1, dimension + 1))
+    value = lambda x: (jnp.prod if dimension == 2 else jnp.sum)(jnp.sin(jnp.pi * x))  # noqa: E731
+
+    def exact(p):
+        return value(p.vector)
+
+    def residual(p, u):
+        return -sum(u.d(name, name) for name in names) + _laplacian(value, p.vector)
+
+    return PDE(Box(**dict.fromkeys(names, (0, 1))), residual, [Dirichlet(exact)], exact)
+
+
+def heat():
+    """u_t = u_xx / 10 on the unit square: two modes that decay."""
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet, Initial
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    def mode(p, k):
+        return jnp.exp(-0.1 * (k * jnp.pi) ** 2 * p.t) * jnp.sin(k * jnp.pi * p.x)
+
+    def exact(p):
+        return mode(p, 1) + 0.5 * mode(p, 3)
+
+    conditions = [Initial(exact), Dirichlet(lambda p: 0.0)]
+    return PDE(Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - 0.1 * u.xx, conditions, exact)
+
+
+def wave():
+    """u_tt = 4 u_xx on the unit square: a string that starts at rest."""
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet, Initial, InitialVelocity
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    def exact(p):
+        return jnp.sin(jnp.pi * p.x) * jnp.cos(2 * jnp.pi * p.t) + 0.5 * jnp.sin(3 * jnp.pi * p.x) * jnp.cos(6 * jnp.pi * p.t)
+
+    conditions = [Initial(exact), InitialVelocity(lambda p: 0.0), Dirichlet(lambda p: 0.0)]
+    return PDE(Box(t=(0, 1), x=(0, 1)), lambda p, u: u.tt - 4 * u.xx, conditions, exact)
+
+
+def helmholtz():
+    """Δu + u = f on [-1, 1]², u = sin πx sin 4πy."""
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    def exact(p):
+        return jnp.sin(jnp.pi * p.x) * jnp.sin(4 * jnp.pi * p.y)
+
+    def residual(p, u):
+        return u.xx + u.yy + u.value - (1 - 17 * jnp.pi**2) * exact(p)
+
+    return PDE(Box(x=(-1, 1), y=(-1, 1)), residual, [Dirichlet(lambda p: 0.0)], exact)
+
+
+def advection_diffusion():
+    """-Δu/20 + u_x = f on the unit square: a layer where the flow leaves."""
+    import jax
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    small = 0.05
+
+    def value(x):
+        layer = jnp.expm1((x[0] - 1) / small) - jnp.expm1(-1 / small)
+        return (x[0] + layer / jnp.expm1(-1 / small)) * jnp.sin(jnp.pi * x[1])
+
+    def residual(p, u):
+        f = -small * _laplacian(value, p.vector) + jax.grad(value)(p.vector)[0]
+        return -small * (u.xx + u.yy) + u.x - f
+
+    return PDE(Box(x=(0, 1), y=(0, 1)), residual, [Dirichlet(lambda p: 0.0)], lambda p: value(p.vector))
+
+
+def nonlinear_poisson():
+    """-Δu + u³ = f on [-1, 1]², u = sin πx cos πy/2."""
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    def exact(p):
+        return jnp.sin(jnp.pi * p.x) * jnp.cos(jnp.pi * p.y / 2)
+
+    def residual(p, u):
+        return -u.xx - u.yy + u.value**3 - (1.25 * jnp.pi**2 * exact(p) + exact(p) ** 3)
+
+    return PDE(Box(x=(-1, 1), y=(-1, 1)), residual, [Dirichlet(exact)], exact)
+
+
+def burgers():
+    """u_t + u u_x = 0.01/π u_xx on [0, 1] × [-1, 1] from -sin πx: a shock forms at x = 0.
+
+    The answer is Cole and Hopf's: u is the mean of -sin π(x - η) under the weight exp(-η²/4νt - cos π(x - η)/2πν). With
+    η = z √(4νt) that weight has its bulk in |z| < 9, wherever the shock is, and the trapezoidal rule converges exponentially.
+    """
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet, Initial
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    nu = 0.01 / jnp.pi
+
+    def exact(p):
+        z = jnp.linspace(-16, 16, 801)
+        y = p.x - z * jnp.sqrt(4 * nu * p.t)
+        power = -(z**2) - jnp.cos(jnp.pi * y) / (2 * jnp.pi * nu)
+        weight = jnp.exp(power - jnp.max(power))
+        return -jnp.sum(weight * jnp.sin(jnp.pi * y)) / jnp.sum(weight)
+
+    conditions = [Initial(lambda p: -jnp.sin(jnp.pi * p.x)), Dirichlet(lambda p: 0.0)]
+    return PDE(Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.value * u.x - nu * u.xx, conditions, exact)
+
+
+def allen_cahn():
+    """u_t = 10⁻⁴ u_xx + 5 (u - u³) on [0, 1] × [-1, 1] from x² cos πx.
+
+    The start is even, so that periodic conditions, with which it is usually stated, mean u_x = 0 at both ends.
+    """
+    import jax.numpy as jnp
+
+    from sapm.conditions import Initial, Neumann
+    from sapm.domain import Box
+    from sapm.problem import PDE
+
+    conditions = [Initial(lambda p: p.x**2 * jnp.cos(jnp.pi * p.x)), Neumann(lambda p: 0.0)]
+    return PDE(Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t - 1e-4 * u.xx - 5 * (u.value - u.value**3), conditions)
+
+
+PROBLEMS: dict[str, tuple[str, Callable]] = {
+    "poisson_2d": ("solve -Δu = f on the unit square, solution sin πx sin πy", lambda: poisson(2)),
+    "poisson_5d": ("solve -Δu = f on the five-dimensional unit cube, solution Σ sin πx_i", lambda: poisson(5)),
+    "heat_1d": ("solve u_t = u_xx/10, two modes that decay", heat),
+    "wave_1d": ("solve u_tt = 4 u_xx, a string that starts at rest", wave),
+    "helmholtz_2d": ("solve Δu + u = f on [-1, 1]², solution sin πx sin 4πy", helmholtz),
+    "advection_diffusion": ("solve -Δu/20 + u_x = f on the unit square, a layer where the flow leaves", advection_diffusion),
+    "nonlinear_poisson": ("solve -Δu + u³ = f on [-1, 1]²", nonlinear_poisson),
+    "burgers": ("solve u_t + u u_x = 0.01/π u_xx, a shock forms", burgers),
+    "allen_cahn": ("solve u_t = 10⁻⁴ u_xx + 5 (u - u³) from x² cos πx, no solution known in closed form", allen_cahn),
+}
