@@ -156,6 +156,11 @@ class Result:
             raise ValueError(
                 "reference_error needs the residual, which a file does not hold; load with sapm.load(path, problem=…)."
             )
+        if not self.problem.equation.first_order_linear:
+            raise ValueError(
+                "reference_error follows the characteristics of a first-order linear equation, and the residual contains "
+                f"{self.problem.equation.higher}; give exact= with the problem, or see test_residual in the table."
+            )
         u = self.best if seed is None else self.seeds[seed]
         domain = self.problem.domain
         x = domain.points(n, domain.first + len(self.samples.terms[0].y))
@@ -230,7 +235,7 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
         function = _function(path, part("samples"), problem)
         samples = from_arrays(about["kind"], about["names"], about["domain"], part("samples"), function)
         if problem is not None:
-            check_same(problem, samples, config)
+            check_same(problem, samples, config, part("samples"))
         method = build(samples, config, sigma)
         keys = jax.vmap(jax.random.key)(jnp.zeros(len(about["seeds"]), int))
         shapes = jax.eval_shape(jax.vmap(method.init), keys)
@@ -277,15 +282,15 @@ def _unflatten(path, shapes, arrays: dict[str, np.ndarray]):
     return jax.tree.unflatten(tree, [jnp.asarray(x) for x in found])
 
 
-def check_same(problem, samples: Samples, config: dict) -> None:
-    """A problem given with a file must be the one the file was made from."""
+def check_same(problem, samples: Samples, config: dict, stored: dict[str, np.ndarray]) -> None:
+    """A problem given with a file must be the one the file was made from: it must give the arrays stored there."""
     counts = {name: config[name] for name in ("points", "boundary_points", "test_points", "mu")}
     if counts["points"] is None and not hasattr(problem, "X"):
         counts["points"] = np.asarray(samples.terms[0].x.value)
     if counts["test_points"] is None and "x" in samples.test:
         counts["test_points"] = samples.test["x"]
     fresh = problem.samples(**counts)
-    mine = _comparable(to_arrays(samples))
+    mine = _comparable(stored)
     for name, a in _comparable(to_arrays(fresh)).items():
         b = mine.get(name)
         if name == "test/y" and b is None:

@@ -83,7 +83,7 @@ def typed(residual, names, u, x):
     """The residual as it was typed, at each row of x, with derivatives of u by nested jax.grad."""
 
     def derivative(key):
-        f = u
+        f = lambda row: jnp.reshape(u(row), ())  # noqa: E731
         for name in key:
             f = lambda row, f=f, name=name: jax.grad(f)(row)[names.index(name)]  # noqa: E731
         return f

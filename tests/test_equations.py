@@ -1,0 +1,210 @@
+"""PDEs of second order and nonlinear ones from statement to solution: conditions, methods, files, the built-in problems."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import transport, wave
+from scipy.fft import dct, idct
+from scipy.integrate import solve_ivp
+from test_second_order import typed
+
+import sapm
+from sapm import textbook
+from sapm.characteristics import reference
+from sapm.jet import ACTIVATIONS
+from sapm.methods.build import automatic
+
+SQUARE, ROD = sapm.Box(t=(0, 1), x=(0, 1)), sapm.Box(x=(0, 1))
+TINY = {"depth": 2, "width": 10, "points": 50, "boundary_points": 30, "test_points": 40, "seeds": 1, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+def rod(**changes):
+    """-u'' + u = 5 cos 2x with u' = 0 on the left and 2u + 3u' given on the right; u = cos 2x."""
+    right = sapm.Robin(lambda p: 2 * p.x, 3, lambda p: 2 * jnp.cos(2.0) - 6 * jnp.sin(2.0), faces=["x+"])
+    parts = {
+        "domain": ROD,
+        "residual": lambda p, u: -u.xx + u.value - 5 * jnp.cos(2 * p.x),
+        "conditions": [sapm.Neumann(lambda p: 0.0, faces=["x-"]), right],
+        "exact": lambda p: jnp.cos(2 * p.x),
+    }
+    return sapm.PDE(**(parts | changes))
+
+
+def string():
+    """u_tt = u_xx from rest with a velocity: u = sin(t) sin(x)."""
+    exact = lambda p: jnp.sin(p.t) * jnp.sin(p.x)  # noqa: E731
+    conditions = [sapm.Initial(lambda p: 0.0), sapm.InitialVelocity(lambda p: jnp.sin(p.x)), sapm.Dirichlet(exact)]
+    return sapm.PDE(SQUARE, lambda p, u: u.tt - u.xx, conditions, exact)
+
+
+def bent(power=2):
+    """u'' + u² = f, nonlinear."""
+    exact = lambda p: jnp.sin(2 * p.x)  # noqa: E731
+    residual = lambda p, u: u.xx + u.value**power + 4 * exact(p) - exact(p) ** power  # noqa: E731
+    return sapm.PDE(ROD, residual, [sapm.Dirichlet(exact)], exact)
+
+
+@pytest.mark.parametrize("make", [rod, string, bent])
+def test_solved_as_it_is_typed(make):
+    """With all defaults but the size: Gauss-Newton straight on the true loss, and the summary says so."""
+    result = sapm.solve(make(), **TINY, max_iter=40)
+    row, text = result.table[0], " ".join(str(result.summary()).split())
+    assert row["solution_error"] < 1e-5 and row["loss"] == row["mean_squared_loss"] and row["test_residual"] < 1e-3
+    assert result.config["model"] == "sapm" and "on the true loss (SAPM separates first-order linear equations only" in text
+    assert result.certificate.holds and result.certificate.bound == 1 and np.all(result.history["bound_ratio"] == 1)
+    u, x = result.best, result.samples.test["x"]
+    with jax.enable_x64(True):
+        own = typed(result.problem.residual, result.samples.names, u, jnp.asarray(x))
+    assert row["test_residual"] == pytest.approx(np.sqrt(np.mean(np.asarray(own) ** 2)), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "adam", "gd"])
+def test_descent_on_the_true_loss(method):
+    options = {} if method == "lbfgs" else {"learning_rate": 1e-3}
+    result = sapm.solve(bent(), **TINY, model="ls", method=method, max_iter=8, options=options)
+    assert np.all(np.diff(result.history["loss"]) < 0) and result.config["init"] == ("paper" if method == "gd" else "xavier")
+
+
+def test_too_large_for_gauss_newton():
+    """Then it is L-BFGS, on the true loss for an equation that SAPM does not know; sweeps for one that it does."""
+    size = {"rows": 10**5, "tangents": 10**5, "widths": [2, 100, 100, 1], "held_out": False}
+    assert automatic("sapm", "pde", ACTIVATIONS["sin"], **size, separable=False)[::2] == (
+        "lbfgs",
+        automatic("ls", "pde", ACTIVATIONS["sin"], **size)[2],
+    )
+    assert automatic("sapm", "pde", ACTIVATIONS["sin"], **size)[0] == "alternating"
+
+
+def test_conditions_are_weighed_alike():
+    """Two boundary terms, mu/N for each point of either; normals point outwards, on corners that of the first face named."""
+    conditions = [
+        sapm.Initial(wave, points=4),
+        sapm.Neumann(wave, weight=3.0, points=[[0.5, 0], [0.5, 1], [0, 1]]),
+        sapm.Robin(2, lambda p: p.t, wave, faces=["x+"], points=[[0.25, 1]]),
+        sapm.InitialVelocity(wave, points=[[0, 0.5]]),
+    ]
+    problem = sapm.PDE(SQUARE, lambda p, u: u.tt - u.xx, conditions)
+    _, values, flux = problem.samples(10, 20, 0, mu=2.0).terms
+    assert np.allclose(values.weight, 2 / 9) and np.allclose(flux.weight, np.array([3, 3, 3, 1, 1]) * 2 / 9)
+    assert np.allclose(flux.x.tangents[:, 0], [[0, -1], [0, 1], [0, 1], [0, 0.25], [1, 0]])
+    assert np.allclose(flux.c0, [0, 0, 0, 2, 0]) and np.allclose(flux.c, 1) and flux.channels == 1
+    ball = sapm.PDE(sapm.Ball(2, 3.0), lambda p, u: u.x1x1 + u.x2x2 + u.value, [sapm.Neumann(lambda p: 1.0)]).samples(5, 6, 0)
+    assert np.allclose(np.asarray(ball.terms[1].x.tangents)[:, 0] * 3, ball.terms[1].x.value)
+    faces = sapm.Dirichlet(wave).faces_in(SQUARE)
+    assert faces == ("x-", "x+")  # what happens at the end of time is not for a condition to say
+
+
+@pytest.mark.parametrize(
+    ("residual", "conditions", "sentence"),
+    [
+        (lambda p, u: u.t - u.xx, [sapm.Dirichlet(wave)], "what u is at the lower end of t; add sapm.Initial"),
+        (lambda p, u: u.tt - u.xx, [sapm.Initial(wave), sapm.Dirichlet(wave)], "contains u.tt; add sapm.InitialVelocity"),
+        (lambda p, u: u.xx + u.tt - 1, [sapm.Neumann(wave, faces=SQUARE.faces)], r"u \+ constant solves it as well"),
+    ],
+)
+def test_what_is_left_open_is_said(residual, conditions, sentence):
+    with pytest.warns(UserWarning, match=sentence):
+        sapm.PDE(SQUARE, residual, conditions)
+
+
+def test_characteristics_with_a_reaction():
+    """u_t - (t+x+1.5) u_x + (1 + x) u = f: the datum counts by a factor along the characteristic."""
+
+    plain = transport().residual
+
+    def residual(p, u):
+        return plain(p, u) + (1 + p.x) * (u.value - wave(p))
+
+    problem = transport(residual=residual)
+    x = problem.domain.points(10, 30)
+    assert np.allclose(reference(problem, x), np.exp(x[:, 0]) * np.sin(x[:, 1]), atol=1e-8)
+    result = sapm.solve(problem, **TINY, max_iter=1)
+    assert result.reference_error(10) > 0
+    with pytest.raises(ValueError, match=r"first-order linear equation, and the residual contains u.xx; .*exact="):
+        sapm.solve(rod(), **TINY, max_iter=0).reference_error()
+
+
+def test_nonlinear_files_ask_for_the_problem(tmp_path):
+    """Bit for bit as if it had never stopped; another residual, or none, is refused."""
+    whole = sapm.solve(bent(), **TINY, max_iter=8)
+    sapm.solve(bent(), **TINY, max_iter=3, out=tmp_path / "run")
+    for call in (lambda: sapm.resume(tmp_path / "run"), lambda: sapm.load(tmp_path / "run" / "model.sapm")):
+        with pytest.raises(ValueError, match="holds a nonlinear PDE, whose residual a file cannot hold; give the problem again"):
+            call()
+    with pytest.raises(ValueError, match="is not the stored one: term0/probe differs"):
+        sapm.load(tmp_path / "run" / "model.sapm", problem=bent(3))
+    resumed = sapm.resume(tmp_path / "run", max_iter=8, problem=bent(), progress=False)
+    assert np.array_equal(resumed.history["loss"], whole.history["loss"]) and resumed.table == whole.table
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        resumed.__reduce__()
+
+
+def test_second_order_files_need_no_code(tmp_path):
+    whole = sapm.solve(rod(), **TINY, max_iter=8)
+    sapm.solve(rod(), **TINY, max_iter=3).save(tmp_path / "a.sapm")
+    resumed = sapm.resume(tmp_path / "a.sapm", max_iter=8, progress=False)
+    assert np.array_equal(resumed.history["loss"], whole.history["loss"]) and resumed.table == whole.table
+    assert sapm.load(tmp_path / "a.sapm", problem=rod()).table[0]["solution_error"] > 0
+    other = rod(residual=lambda p, u: -1.5 * u.xx + u.value - 5 * jnp.cos(2 * p.x))
+    with pytest.raises(ValueError, match=r"is not the stored one: .*/forms/operator differs"):
+        sapm.load(tmp_path / "a.sapm", problem=other)
+
+
+# ---------------------------------------------------------------- the built-in problems
+
+
+@pytest.mark.parametrize("name", textbook.PROBLEMS)
+def test_textbook_answers_solve_their_problems(name):
+    """The residual of the answer vanishes, and so does what the conditions leave over."""
+    problem = textbook.PROBLEMS[name][1]()
+    assert problem.ill_posed == ""
+    if problem.exact is None:
+        return
+    names = problem.domain.names
+    with jax.enable_x64(True):
+        u = lambda row: jnp.asarray(problem.exact(sapm.domain.Coordinates(names, row))).reshape(())  # noqa: E731
+        inside = jax.jit(lambda x: typed(problem.residual, names, u, x))(jnp.asarray(problem.domain.points(30, 1)))
+        assert np.max(np.abs(inside)) < 1e-10
+        for condition in problem.conditions:
+            x = jnp.asarray(problem.boundary(condition, 8))
+            a, w = condition.operator(problem.domain, np.asarray(x))
+            given = a * jax.vmap(u)(x) + (jnp.sum(w * jax.vmap(jax.grad(u))(x), 1) if w.any() else 0)
+            assert np.allclose(given, condition.datum(problem.domain, np.asarray(x))[:, 0], atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "error"),
+    [
+        ("poisson_2d", {"max_iter": 30}, 1e-6),
+        ("heat_1d", {"max_iter": 40}, 1e-5),
+        ("burgers", {"max_iter": 100, "points": 2000}, 1e-2),
+    ],
+)
+def test_textbook_problems_are_solved(name, settings, error):
+    problem = textbook.PROBLEMS[name][1]()
+    result = sapm.solve(problem, **({"depth": 4, "width": 32, "seeds": 1, "progress": False} | settings))
+    assert result.table[0]["solution_error"] < error
+
+
+def cosines(n=1025):
+    """Allen-Cahn in cosines of x, which have no slope at the ends, to 1e-5: t, x and u."""
+    x, squares = np.linspace(-1, 1, n), (np.pi * np.arange(n) / 2) ** 2
+    slope = lambda _, u: -1e-4 * idct(squares * dct(u, type=1), type=1) + 5 * (u - u**3)  # noqa: E731
+    t = np.linspace(0, 1, 6)
+    return t, x, solve_ivp(slope, (0, 1), x**2 * np.cos(np.pi * x), "LSODA", t, rtol=1e-9, atol=1e-9).y.T
+
+
+@pytest.mark.slow
+def test_allen_cahn_against_a_spectral_method():
+    t, x, wanted = cosines()
+    settings = {"depth": 4, "width": 32, "seeds": 1, "points": 2000, "max_iter": 100, "progress": False}
+    u = sapm.solve(textbook.allen_cahn(), **settings).best
+    found = u(t=t[:, None], x=x[None])
+    assert np.linalg.norm(found - wanted) < 5e-2 * np.linalg.norm(wanted)
