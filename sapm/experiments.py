@@ -124,8 +124,8 @@ EXPERIMENTS = {
 
 PAPER = tuple(EXPERIMENTS)
 _USUAL = {"activation": "sin", "points": 1000, "boundary_points": 400, "test_points": 10_000, "max_iter": 100}
-for _name, (_about, _make) in textbook.PROBLEMS.items():
-    EXPERIMENTS[_name] = Experiment(_name, _about, _make, ((4, 32),), _USUAL, f"{HALTON}.")
+for _name, _t in textbook.PROBLEMS.items():
+    EXPERIMENTS[_name] = Experiment(_name, _t.about, _t.make, (_t.size,), _USUAL | _t.settings, f"{HALTON}.")
 
 
 def find(name: str) -> Experiment:
