@@ -13,7 +13,7 @@ from sapm.characteristics import never_met
 from sapm.domain import Ball, Box, Domain
 from sapm.equation import Equation, evaluate, place
 from sapm.names import nearest
-from sapm.samples import Samples
+from sapm.samples import Samples, balance
 from sapm.term import pde_term, value_term
 
 
@@ -262,6 +262,12 @@ class PDE:
         c, _ = self.equation.form(x)
         return self.sign * np.sum(c * self.domain.normal(face, x), axis=1) < -1e-12 * (1 + np.linalg.norm(c, axis=1))
 
+    @property
+    def mu(self) -> float:
+        """The weight of the boundary term by default: as much as the operator magnifies, where inputs fill [-1, 1]."""
+        c, _ = self.equation.form(self.domain.points(256, 1))
+        return balance(c, self.domain.frame[1])
+
     def boundary(self, condition: Condition, n: int) -> np.ndarray:
         """n points of the condition's part of the boundary: Halton on each face, as many as its area asks for."""
         domain, name = self.domain, type(condition).__name__
@@ -312,7 +318,7 @@ class PDE:
         return np.concatenate(found)
 
     def samples(self, points=1000, boundary_points=400, test_points=1000, mu=None) -> Samples:
-        """Interior and boundary points with coefficients and data. The boundary term weighs mu (default 1) in all."""
+        """Interior and boundary points with coefficients and data. The boundary term weighs mu in all."""
         domain, names = self.domain, self.domain.names
         x = _interior(domain, points, "points", domain.first)
         c, f = self.equation.form(x)
@@ -325,7 +331,7 @@ class PDE:
             evaluate(cond.g, f"the datum of {type(cond).__name__}", names, part)
             for cond, part in zip(self.conditions, parts, strict=True)
         ]
-        mu = 1.0 if mu is None else mu
+        mu = self.mu if mu is None else mu
         weights = {cond.weight for cond in self.conditions}
         if weights != {1.0}:
             mu = mu * np.concatenate([np.full(len(p), float(c.weight)) for c, p in zip(self.conditions, parts, strict=True)])

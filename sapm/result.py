@@ -20,7 +20,7 @@ from sapm.jet import ACTIVATIONS, Activation, activation
 from sapm.methods.build import build
 from sapm.objective import Certificate
 from sapm.problem import PDE
-from sapm.samples import Samples, from_arrays, to_arrays
+from sapm.samples import Samples, from_arrays, scaling_of, to_arrays
 from sapm.solution import Solution
 from sapm.train import Run
 
@@ -51,7 +51,7 @@ class Result:
         """The solution of every seed, in the order they were asked for."""
         names, out = self.samples.names, []
         for i, seed in enumerate(self.run.seeds):
-            (W, b), *others = self.run.network(i).weights  # inputs beyond the named ones are padding
+            (W, b), *others = weights_of(self.run, self.samples, self.config, i)  # inputs beyond the named ones are padding
             out.append(Solution([(W[:, : len(names)], b), *others], names, self.run.method.sigma, seed))
         return tuple(out)
 
@@ -110,7 +110,8 @@ class Result:
         hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
         title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
         start = "" if c["model"] == "ls" else f", {c['start']} start"
-        caption = f"weights: {c['init']}{start}. {c.get('choice', '')}{self.certificate}"
+        boundary = "" if c["mu"] is None else f" Boundary term × {c['mu']:.3g}."
+        caption = f"weights: {c['init']}{start}.{boundary} {c.get('choice', '')}{self.certificate}"
         if getattr(self.problem, "ill_posed", ""):
             caption += f"\nWarning: {self.problem.ill_posed}"
         table = Summary(title=title, caption=caption, caption_justify="left")
@@ -189,6 +190,11 @@ def relative_error(value, wanted) -> float:
     return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))
 
 
+def weights_of(run: Run, samples: Samples, config: dict, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The weights of seed i, in the problem's own units."""
+    return scaling_of(samples, config["options"].get("scale", False)).original(run.network(i).weights)
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -199,7 +205,7 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
     arrays["chosen"] = run.chosen
     for part, tree in (("state", run.states), ("kept", run.kept)):
         arrays |= {f"{part}/{k:04d}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(tree))}
-    networks = [run.network(i).weights for i in range(len(run.seeds))]
+    networks = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
     for l, layers in enumerate(zip(*networks, strict=True), 1):
         arrays[f"network/W{l}"], arrays[f"network/b{l}"] = (np.stack(x) for x in zip(*layers, strict=True))
     about = {"kind": samples.kind, "names": samples.names, "domain": samples.domain, "config": config}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sapm.domain import domain_from
 from sapm.jet import Jet, float64
 from sapm.term import Term
 
@@ -68,3 +70,62 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 
     validation = None if samples.validation is None else grow(samples.validation)
     return replace(samples, terms=tuple(grow(term) for term in samples.terms), validation=validation)
+
+
+# ---------------------------------------------------------------- units
+
+Weights = Sequence[tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The units a network is trained in: inputs (x - center) / spread, outputs u / size. The losses stay what they are."""
+
+    center: np.ndarray
+    spread: np.ndarray
+    size: float
+
+    @float64
+    def term(self, term: Term) -> Term:
+        x, tangents = (term.x.value - self.center) / self.spread, term.x.tangents / self.spread
+        return replace(term, x=Jet(x, tangents), y=term.y / self.size, weight=term.weight * self.size**2)
+
+    def original(self, weights: Weights) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of a network in these units, the weights of the same function in the problem's own."""
+        (W, b), *others = [(np.asarray(W), np.asarray(b)) for W, b in weights]
+        first = (W / self.spread, b - W @ (self.center / self.spread))
+        *inner, (W, b) = [first, *others]
+        return [*inner, (W * self.size, b * self.size)]
+
+    def scaled(self, weights: Weights) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The inverse of `original`."""
+        (W, b), *others = [(np.asarray(W), np.asarray(b)) for W, b in weights]
+        d = W.shape[1]  # the rest is padding
+        first = (W * self.spread[:d], b + W @ self.center[:d])
+        *inner, (W, b) = [first, *others]
+        return [*inner, (W / self.size, b / self.size)]
+
+
+def scaling_of(samples: Samples, wanted: bool = True) -> Scaling:
+    """Inputs into [-1, 1] (data: as uniform ones would be), and outputs about as large as the data say u is."""
+    d = samples.terms[0].x.value.shape[1]
+    if not wanted:
+        return Scaling(np.zeros(d), np.ones(d), 1.0)
+    if samples.domain is not None:
+        center, spread = domain_from(samples.domain).frame
+    else:
+        x = np.asarray(samples.terms[0].x.value)
+        center, spread = x.mean(0), np.sqrt(3) * x.std(0)
+        spread = np.where(spread > 1e-12 * np.abs(x).max(0), spread, 1.0)
+    size = 0.0
+    for term in samples.terms:
+        y = np.asarray(term.y)
+        strength = 1.0 if not term.is_pde else balance(np.asarray(term.c), spread)
+        size = max(size, np.sqrt(np.mean(y**2) / strength))
+    fits = 1e-100 < size < 1e100
+    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0)
+
+
+def balance(c: np.ndarray, spread: np.ndarray) -> float:
+    """The mean square of the coefficients in units where the inputs fill [-1, 1]: how strongly the operator magnifies."""
+    return float(np.mean(np.sum((c / spread) ** 2, axis=1)))

@@ -30,12 +30,13 @@ from sapm.methods.build import (
 from sapm.problem import PDE, PROBLEMS, whole
 from sapm.progress import Bar
 from sapm.result import Result, from_file, to_file
-from sapm.samples import Samples
+from sapm.samples import Samples, scaling_of
 from sapm.train import Moment, Run, train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
 CHECKPOINT_SHARE = 20  # times as long as writing one takes, if that is more
-ITERATIONS = {"pde": 1000, "regression": 2000, "gauss-newton": 100}  # by default
+ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
+GAUSS_NEWTON, GAUSS_NEWTON_RELU = 100, 200
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ def _key(given) -> int:
     if whole("key", given, 0) >= 2**63:
         raise ValueError(f"key={given} is too large; give a number below 2**63.")
     return int(given)
+
+
+def _iterations(method: str, kind: str, sigma: Activation) -> int:
+    if method != "gauss-newton":
+        return ITERATIONS[kind]
+    return GAUSS_NEWTON_RELU if sigma.name == "relu" else GAUSS_NEWTON
 
 
 def _layers(name: str, given, depth: int):
@@ -155,13 +162,13 @@ def plan(
         "test_points": _count(test_points),
         "model": model,
         "method": method,
-        "max_iter": ITERATIONS.get(method, ITERATIONS[kind]) if max_iter is None else whole("max_iter", max_iter, 0),
+        "max_iter": _iterations(method, kind, sigma) if max_iter is None else whole("max_iter", max_iter, 0),
         "max_seconds": None if max_seconds is None else _positive("max_seconds", max_seconds),
         "seeds": _seeds(seeds),
         "key": _key(key),
         "init": init or default_init(method, kind, sigma, widths),
         "start": start or default_start(method, kind),
-        "mu": None if mu is None else _positive("mu", mu),
+        "mu": _positive("mu", mu) if mu is not None else (problem.mu if isinstance(problem, PDE) else None),
         "alpha": _layers("alpha", alpha, depth),
         "beta": _layers("beta", beta, depth),
         "options": options,
@@ -213,9 +220,10 @@ def solve(
     model: "ls" (mean square), "pm" (penalties) or "sapm" (self-adaptive penalties). method: how its loss is minimised.
     max_iter, max_seconds: the budget; whichever ends first. seeds: how many, or which; seed s draws from fold_in(key, s).
     init, start: initial weights ("paper", "he", "xavier", "orthogonal", "looks-linear") and auxiliary variables ("uniform",
-    "forward", "noise"). mu: the weight of the boundary term (default 1). alpha, beta: fixed weights of tangents and values.
-    options: for the method, by name. out: a folder to keep the run in, for `resume`. on_record(state) is called at every
-    record; if it returns True, the run stops. Ctrl-C stops it too, and returns what there is.
+    "forward", "noise"). mu: the weight of the boundary term (default: as much as the operator magnifies; `PDE.mu`).
+    alpha, beta: fixed weights of tangents and values. options: for the method, by name. out: a folder to keep the run in,
+    for `resume`. on_record(state) is called at every record; if it returns True, the run stops. Ctrl-C stops it too, and
+    returns what there is.
     """
     _devices(devices)
     if on_record is not None and not callable(on_record):
@@ -267,7 +275,7 @@ def execute(
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
     options, seconds = config["options"], config["max_seconds"]
-    method = build(samples, config, sigma)
+    method, scaling = build(samples, config, sigma), scaling_of(samples, options["scale"])
     first = 0
     if previous is not None:
         first = int(previous.history["iteration"].max())
@@ -309,10 +317,10 @@ def execute(
             options["stall"],
             options["patience"],
             seconds=seconds,
-            validation=samples.validation,
+            validation=None if samples.validation is None else scaling.term(samples.validation),
             watch=watch,
             previous=previous,
-            initial=None if networks is None else start_at(method, networks, sigma),
+            initial=None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma),
         )
     result = Result(run, samples, config, problem)
     if folder is not None:
