@@ -97,6 +97,11 @@ def _devices(given) -> None:
         raise ValueError(f"devices={given!r} is not there yet; leave it out: the default device is used.")
 
 
+def check_callback(on_record) -> None:
+    if on_record is not None and not callable(on_record):
+        raise TypeError(f"on_record={on_record!r} is not a function; give one that takes the state and may return True to stop.")
+
+
 def _count(given):
     """Points in the configuration: how many, or None for points that were given (they are stored with the samples)."""
     return int(given) if isinstance(given, (int, np.integer)) else None
@@ -123,8 +128,12 @@ def plan(
     alpha=1.0,
     beta=1.0,
     options=None,
+    from_network=False,
 ) -> tuple[dict, Activation]:
-    """Check every setting of `solve` and complete it: (configuration, activation). The configuration is JSON."""
+    """Check every setting of `solve` and complete it: (configuration, activation). The configuration is JSON.
+
+    `from_network`: training starts at a given network, so that phases which prepare a random one are left out.
+    """
     if not isinstance(problem, PROBLEMS):
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     kind = "pde" if isinstance(problem, PDE) else "regression"
@@ -137,7 +146,7 @@ def plan(
     choice = ""
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
-        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out)
+        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network)
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA
@@ -218,8 +227,7 @@ def solve(
     record; if it returns True, the run stops. Ctrl-C stops it too, and returns what there is.
     """
     _devices(devices)
-    if on_record is not None and not callable(on_record):
-        raise TypeError(f"on_record={on_record!r} is not a function; give one that takes the state and may return True to stop.")
+    check_callback(on_record)
     settings = {
         "points": points,
         "boundary_points": boundary_points,
