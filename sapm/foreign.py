@@ -97,7 +97,7 @@ def checked(pairs) -> Weights:
                 )
         weights.append((W, b))
     if len(weights) < 2:
-        raise ValueError(f"the network has {len(weights)} layers and so no hidden one; give at least two.")
+        raise ValueError(f"the network has depth {len(weights)} and so no hidden layer; give at least two layers.")
     return weights
 
 

@@ -295,7 +295,7 @@ def test_torch_activations_and_refusals():
         "layer 2 has no bias, and every layer is trained with one; make the Linear layer with bias=True": net(
             nn.Tanh(), bias=False
         ),
-        "the network has 1 layers and so no hidden one": nn.Linear(1, 1),
+        "the network has depth 1 and so no hidden layer": nn.Linear(1, 1),
         r"Two cannot be called with points \(96, 1\) in double precision .* takes an array": Two(*net(nn.Tanh())),
     }
     for sentence, module in refused.items():
@@ -355,8 +355,8 @@ CASES = {
         "b of layer 3 has nan; all weights must be finite: take the network from before its training diverged",
     ),
     "infinite": (lambda: refine(spoilt(0, lambda W, b: (W * np.inf, b))), ValueError, "W of layer 1 has -?inf"),
-    "no hidden layer": (lambda: refine(pairs((1, 1))), ValueError, "has 1 layers and so no hidden one; give at least two"),
-    "empty": (lambda: refine([]), ValueError, "has 0 layers"),
+    "no hidden layer": (lambda: refine(pairs((1, 1))), ValueError, "has depth 1 and so no hidden layer; give at least two"),
+    "empty": (lambda: refine([]), ValueError, "has depth 0"),
     "inputs": (
         lambda: refine(pairs((3, 8, 2))),
         ValueError,
