@@ -98,8 +98,7 @@ def test_sklearn(dtype):
     found = check(given, lambda m: m.predict(X[:, None]), 1e-12 if dtype is np.float64 else 1e-4)
     assert {a.dtype for a in found.network.coefs_ + found.network.intercepts_} == {np.dtype(dtype)}
     assert found.network.get_params() == given.get_params()
-    names = {"logistic": "sigmoid", "relu": "relu"}
-    for name, ours in names.items():
+    for name, ours in {"logistic": "sigmoid", "relu": "relu"}.items():
         estimator = fitted(activation=name)
         assert foreign.form_of(estimator).sigma(estimator, [], None).name == ours
 
@@ -317,7 +316,7 @@ def spoilt(l, change):
     return weights
 
 
-def unbiased(**settings):
+def odd_mlp(**settings):
     return sapm.refine(mlp(**settings), function())
 
 
@@ -332,16 +331,12 @@ CASES = {
         "do not say what is between the layers; give activation=",
     ),
     "activation unknown": (lambda: refine(activation="tan"), ValueError, "activation='tan' is not known"),
-    "W transposed": (
+    "W narrow": (
         lambda: refine(spoilt(1, lambda W, b: (W[:, :5], b))),
         ValueError,
-        r"layer 2 has W \(8, 5\), and the layer below gives 8 values; W must be \(out, in\)",
+        r"layer 2 .* \(8, 5\), .* gives 8 values; W must",
     ),
-    "b of another length": (
-        lambda: refine(spoilt(1, lambda W, b: (W, b[:3]))),
-        ValueError,
-        r"layer 2 has W \(8, 8\) and b \(3,\); give W \(out, in\) and b \(out,\)",
-    ),
+    "b short": (lambda: refine(spoilt(1, lambda W, b: (W, b[:3]))), ValueError, r"layer 2 .* b \(3,\); give W \(out, in\) and b"),
     "b a column": (lambda: refine(spoilt(0, lambda W, b: (W, b[:, None]))), ValueError, r"layer 1 has W \(8, 1\) and b \(8, 1\)"),
     "no pair": (lambda: refine(spoilt(0, lambda W, b: W)), TypeError, r"layer 1 is a ndarray; give a pair \(W, b\)"),
     "words": (
@@ -357,10 +352,10 @@ CASES = {
     "infinite": (lambda: refine(spoilt(0, lambda W, b: (W * np.inf, b))), ValueError, "W of layer 1 has -?inf"),
     "no hidden layer": (lambda: refine(pairs((1, 1))), ValueError, "has depth 1 and so no hidden layer; give at least two"),
     "empty": (lambda: refine([]), ValueError, "has depth 0"),
-    "inputs": (
+    "sizes": (
         lambda: refine(pairs((3, 8, 2))),
         ValueError,
-        r"the network has 3 inputs and 2 outputs, and the problem 1 \(x\) and 1; they must be equal",
+        r"3 inputs and 2 outputs, and the problem 1 \(x\) and 1; they must be",
     ),
     "not a network": (
         lambda: refine("net.pt"),
@@ -376,17 +371,13 @@ CASES = {
     ),
     "another activation": (lambda: refine(fitted()), ValueError, "activation='tanh' is not what the network has, 'relu'"),
     "hidden bias": (
-        lambda: unbiased(use_bias=False),
+        lambda: odd_mlp(use_bias=False),
         ValueError,
         "layer 1 has no bias, .* with use_bias=True and use_final_bias",
     ),
-    "final bias": (lambda: unbiased(use_final_bias=False), ValueError, "layer 3 has no bias"),
-    "final activation": (lambda: unbiased(final_activation=jnp.tanh), ValueError, "final_activation must be the identity"),
-    "learnt activation": (
-        lambda: sapm.refine(mlp(eqx.nn.PReLU()), function()),
-        ValueError,
-        "the MLP's activation has parameters of its own",
-    ),
+    "final bias": (lambda: odd_mlp(use_final_bias=False), ValueError, "layer 3 has no bias"),
+    "final activation": (lambda: odd_mlp(final_activation=jnp.tanh), ValueError, "final_activation must be the identity"),
+    "learnt": (lambda: odd_mlp(activation=eqx.nn.PReLU()), ValueError, "the MLP's activation has parameters of its own"),
     "lifted": (lambda: refine(options={"lifted": 5}), ValueError, "options has lifted=5, a phase that prepares random networks"),
     "option": (lambda: refine(options={"dampign": 5}), ValueError, "Did you mean 'damping'"),
     "callback": (lambda: refine(on_record=3), TypeError, "on_record=3 is not a function"),
@@ -409,6 +400,5 @@ def test_solutions_of_another_kind_are_refused():
         sapm.refine(u, problem)
     with pytest.raises(ValueError, match="a derivative cannot be refined; give u itself"):
         sapm.refine(u.d("x"), problem)
-    result = SimpleNamespace(best=u)  # as a Result has it
     with pytest.raises(TypeError, match=r"or a sapm.Solution. Its .best is one"):
-        sapm.refine(result, problem)
+        sapm.refine(SimpleNamespace(best=u), problem)  # as a Result has it
