@@ -333,6 +333,9 @@ CASES = {
     "activation unknown": (lambda: refine(activation="tan"), ValueError, "activation='tan' is not known"),
     "W narrow": (lambda: refine(spoilt(1, lambda W, b: (W[:, :5], b))), ValueError, r"\(8, 5\), .* gives 8 values; W must"),
     "b short": (lambda: refine(spoilt(1, lambda W, b: (W, b[:3]))), ValueError, r"layer 2 .* b \(3,\); give W \(out, in\)"),
+    "b a column": (lambda: refine(spoilt(0, lambda W, b: (W, b[:, None]))), ValueError, r"layer 1 has W .* and b \(8, 1\)"),
+    "no pair": (lambda: refine(spoilt(0, lambda W, b: W)), TypeError, r"layer 1 is a ndarray; give a pair \(W, b\)"),
+    "words": (lambda: refine(spoilt(0, lambda W, b: ("W", b))), TypeError, "W of layer 1 is a str that does not hold"),
     "NaN": (
         lambda: refine(spoilt(2, lambda W, b: (W, b * np.nan))),
         ValueError,
