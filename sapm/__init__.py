@@ -16,6 +16,8 @@ _HOME = {
     "Dirichlet": "problem",
     "solve": "solver",
     "resume": "solver",
+    "refine": "refiner",
+    "Refined": "refiner",
     "load": "result",
     "Result": "result",
     "Solution": "solution",
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from sapm.problem import Inflow as Inflow
     from sapm.problem import Initial as Initial
     from sapm.problem import Regression as Regression
+    from sapm.refiner import Refined as Refined
+    from sapm.refiner import refine as refine
     from sapm.result import Result as Result
     from sapm.result import load as load
     from sapm.solution import Solution as Solution

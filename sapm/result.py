@@ -88,15 +88,17 @@ class Result:
                 "mean_squared_loss": float(true[i]),
                 "train_error": float(np.sqrt(true[i] / size)) if size > 0 else float(np.sqrt(true[i])),
             }
-            x, y = samples.test.get("x"), samples.test.get("y")
-            error = relative_error(u(x), y) if y is not None else None
-            if samples.kind == "pde":
-                row["solution_error"] = error
-                row["test_residual"] = self._residual(u) if x is not None else None
-            else:
-                row["test_error"] = error
+            row |= self.errors(u)
             rows.append(row | {"iterations": int(run.final("iteration")[i]), "status": run.status[i], "reason": run.reason[i]})
         return rows
+
+    def errors(self, u: Solution) -> dict[str, float | None]:
+        """Of any network at the held-out points: its error, where the answer is known, and a PDE's residual."""
+        x, y = self.samples.test.get("x"), self.samples.test.get("y")
+        error = relative_error(u(x), y) if y is not None else None
+        if self.samples.kind != "pde":
+            return {"test_error": error}
+        return {"solution_error": error, "test_residual": self._residual(u) if x is not None else None}
 
     def _residual(self, u: Solution) -> float:
         """Root mean square of the PDE's residual at the held-out points: a loss that falls only on the training points shows."""
@@ -110,8 +112,9 @@ class Result:
         hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
         title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
         start = "" if c["model"] == "ls" else f", {c['start']} start"
+        weights = "those given" if c.get("from_network") else f"{c['init']}{start}"
         boundary = "" if c["mu"] is None else f" Boundary term × {c['mu']:.3g}."
-        caption = f"weights: {c['init']}{start}.{boundary} {c.get('choice', '')}{self.certificate}"
+        caption = f"weights: {weights}.{boundary} {c.get('choice', '')}{self.certificate}"
         if getattr(self.problem, "ill_posed", ""):
             caption += f"\nWarning: {self.problem.ill_posed}"
         table = Summary(title=title, caption=caption, caption_justify="left")

@@ -68,13 +68,24 @@ def resolve(model: str, method: str) -> str:
 
 
 def automatic(
-    model: str, kind: str, sigma: Activation, rows: int, tangents: int, widths: Sequence[int], held_out: bool
+    model: str,
+    kind: str,
+    sigma: Activation,
+    rows: int,
+    tangents: int,
+    widths: Sequence[int],
+    held_out: bool,
+    from_network: bool = False,
 ) -> tuple[str, dict, str]:
-    """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs."""
+    """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs.
+
+    `from_network`: from a given network (`start_at`), where the lifted steps and the sweeps before a polish are skipped.
+    """
     algebra = choose_algebra(rows, tangents, widths)
     operations = flops(rows, tangents, widths).get(algebra, float("inf"))
     if not held_out and operations <= LARGE:
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
+        lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
         size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
         return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss; {size}. "
@@ -83,8 +94,9 @@ def automatic(
         return "lbfgs", {}, f"L-BFGS, since {why}. "
     if kind == "pde":
         return "alternating", {"scale": True}, f"Sweeps, since {why}. "
+    first = "" if from_network else f"{POLISH_AFTER} sweeps, then "
     options = {"polish_after": POLISH_AFTER, "scale": True}
-    return "alternating", options, f"{POLISH_AFTER} sweeps, then L-BFGS on the true loss, since {why}. "
+    return "alternating", options, f"{first}L-BFGS on the true loss, since {why}. "
 
 
 def check_options(given) -> None:
@@ -197,5 +209,10 @@ def start_at(method, networks: Sequence[Sequence[tuple]], sigma: Activation):
     for weights in networks:
         first, *others = ((jnp.asarray(W), jnp.asarray(b)) for W, b in weights)
         wide = jnp.pad(first[0], ((0, 0), (0, method.widths[0] - first[0].shape[1])))
-        states.append(method.begin(Network.of([(wide, first[1]), *others], sigma)))
+        states.append(_begin(method, Network.of([(wide, first[1]), *others], sigma)))
     return jax.tree.map(lambda *x: jnp.stack(x), *states)
+
+
+@jax.jit
+def _begin(method: Method, network: Network):
+    return method.begin(network)
