@@ -122,7 +122,7 @@ def bench(
     from sapm.bench.page import write as write_page
     from sapm.bench.runner import run
 
-    places = out or [Path("benchmark")]
+    places = out or [Path("bench")]
     rows: list[dict] = []
     if cases or quick or write is None:
         if len(places) > 1:
@@ -152,7 +152,8 @@ def _show_bench(rows: list[dict], written: list[Path], as_json: bool) -> None:
     from rich.table import Table
 
     for title, group in groups.items():
-        shown = Table(title=f"{title}: {group[0]['budget']:g} s a seed", title_justify="left")
+        budgets = " ".join(f"{row['budget']:g} s a seed" for row in group[:1] if row["seeds"])
+        shown = Table(title=f"{title}: {budgets}", title_justify="left")
         head, body = table(group)
         for k, name in enumerate(head):
             shown.add_column(name, justify="right" if k > 1 else "left")

@@ -221,8 +221,20 @@ def test_a_worker_that_dies_or_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "patience", lambda seconds: 0.0)
     monkeypatch.setattr(runner, "COMPILING", 0.3)
     rows, _ = run(tmp_path / "hangs", track="B")
-    assert all("no answer" in row["reason"] for row in rows)
-    assert all(math.isinf(row["median_error"]) for row in rows)
+    assert [row["failed"] for row in rows] == [2] and "no answer" in rows[0]["reason"] and math.isinf(rows[0]["median_error"])
+    monkeypatch.setattr(runner, "patience", lambda seconds: 60.0)
+    order, cell = runner.Worker.order, runner.Cell(TINY, "B", "auto", 0)
+
+    def order_and_kill(self, cell, slot):
+        order(self, cell, slot)
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(runner.Worker, "order", order_and_kill)
+    rows = bench.run([TINY], tmp_path / "dies", methods=["auto"], track="B", tell=lambda text: None)
+    assert rows[0]["failed"] == 2 and "ended with code -9" in rows[0]["reason"]
+    made = json.loads((tmp_path / "dies" / "cells" / cell.file).read_text())
+    assert made["status"] == "failed" and made["error"] is None and made["budget"] == 0.2
 
 
 def test_missing_packages_are_said(tmp_path, monkeypatch):

@@ -95,18 +95,17 @@ def _slots(jobs: int) -> list[tuple[int, ...]]:
 def _pin(process: int, cores: Sequence[int]) -> None:
     """Every thread of a process on these cores."""
     if hasattr(os, "sched_setaffinity"):
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            try:
-                os.sched_setaffinity(int(thread.name), cores)
-            except ProcessLookupError:
-                continue  # it has ended meanwhile
+        with suppress(FileNotFoundError):  # the process has ended
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                with suppress(ProcessLookupError):  # the thread has
+                    os.sched_setaffinity(int(thread.name), cores)
 
 
 @contextmanager
 def _as_a_child_sees_it(cores: Sequence[int]) -> Iterator[None]:
     """A process started in here has these cores from its first moment, and libraries make as many threads."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    given = dict.fromkeys(names, str(len(cores))) | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    given = dict.fromkeys(names, str(len(cores)))
     before = {name: os.environ.get(name) for name in given}
     mine = _cores()
     os.environ.update(given)
@@ -145,6 +144,8 @@ class Worker:
 
     def order(self, cell: Cell, slot: tuple[int, ...]) -> None:
         """Start on a cell; where its track is not compiled yet, on the warm-up."""
+        if self.process is not None and not self.process.is_alive():  # ended while it was idle
+            self.stop()
         if self.process is None:
             from sapm.bench.worker import serve
 
@@ -164,25 +165,20 @@ class Worker:
     def answer(self) -> dict | None:
         """What it has to say, if anything: an answer, or the reason why there is none."""
         if self.line is not None and self.line.poll():
-            try:
+            with suppress(EOFError, OSError):  # closed at the other end: it has died
                 return self.line.recv()
-            except (EOFError, OSError):
-                pass
         elif self.process is not None and self.process.is_alive():
             if time.monotonic() < self.deadline:
                 return None
             limit = patience(self.case.seconds) + COMPILING * self.warming
             self.stop()
             return {"status": "failed", "reason": f"no answer for {limit:.0f} seconds{' of compiling' * self.warming}: stopped."}
-        code = self._end_of()
+        code = None
+        if self.process is not None:
+            self.process.join(5)
+            code = self.process.exitcode
         self.stop()
         return {"status": "failed", "reason": f"its process ended with code {code}: {self._last_words()}"}
-
-    def _end_of(self) -> int | None:
-        if self.process is None:
-            return None
-        self.process.join(5)
-        return self.process.exitcode
 
     def _last_words(self) -> str:
         try:
@@ -221,6 +217,7 @@ def run(
     A cell is a file, written whole; so a bench that was stopped goes on where it stood, and can be filled in pieces. A training
     that fails leaves a cell that says why. A method whose package is missing leaves none, and can be run later.
     """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # many processes share the memory of a GPU
     out, chosen = Path(out), select(cases, quick, seconds, seeds)
     slots = _slots(jobs)
     for case in chosen:
