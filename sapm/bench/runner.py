@@ -105,7 +105,7 @@ def _pin(process: int, cores: Sequence[int]) -> None:
 def _as_a_child_sees_it(cores: Sequence[int]) -> Iterator[None]:
     """A process started in here has these cores from its first moment, and libraries make as many threads."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    given = dict.fromkeys(names, str(len(cores)))
+    given: dict[str, str] = {name: str(len(cores)) for name in names}
     before = {name: os.environ.get(name) for name in given}
     mine = _cores()
     os.environ.update(given)
