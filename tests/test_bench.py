@@ -164,6 +164,21 @@ def test_a_cell_is_made_once(tmp_path):
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
+def test_jobs_have_cores_of_their_own(monkeypatch):
+    cores = sorted(os.sched_getaffinity(0))
+    code = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS']); input()"
+    with runner._as_a_child_sees_it(cores[:1]):
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stdout.readline().strip() == f"[{cores[0]}] 1"
+    runner._pin(child.pid, cores)
+    assert sorted(os.sched_getaffinity(child.pid)) == cores == sorted(os.sched_getaffinity(0))
+    child.communicate("\n")
+    monkeypatch.setattr(runner, "_cores", lambda: [0, 1, 2, 3, 8, 9])
+    assert runner._slots(3) == [(0, 1), (2, 3), (8, 9)]
+    with pytest.raises(ValueError, match=r"1 to 3"):
+        runner._slots(4)
+
+
 def fake(monkeypatch, behave):
     """Workers without processes: behave(cell) gives the answer, or raises."""
 
