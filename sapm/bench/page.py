@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ LINES = {  # of a figure, by track and method: colour and width
     ("B", "optimistix-lm"): ("#1d4ed8", 1.4),
     ("B", "scipy-least-squares"): ("#0e7490", 1.4),
     ("B", "scipy-bfgs"): ("#7c3aed", 1.4),
+    ("B", "optimistix-lbfgs"): ("#be185d", 1.4),
     ("B", "adam-lbfgs"): ("#15803d", 1.4),
     ("A", "sapm-alternating"): ("#a16207", 1.4),
     ("A", "ls-gd"): ("#6b7280", 1.4),
@@ -57,24 +57,22 @@ def _figure(cells: Sequence[dict], case: str):
     ax.tick_params(colors=INK, labelsize=9)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    drawn = 0
-    for (track, method), (colour, width) in LINES.items():
-        mine = [c for c in cells if (c["case"], c["track"], c["method"]) == (case, track, method) and c["trace"]]
-        if not mine:
-            continue
-        at, curves = _curves(mine)
-        if not len(at):
-            continue
-        with np.errstate(invalid="ignore"):
-            middle, low, high = np.median(curves, 0), np.min(curves, 0), np.max(curves, 0)
-        shown = np.isfinite(middle)
-        strong = method == "auto"
-        label = f"{ENTRIES[method].label}{' (A)' if track == 'A' else ''}"
-        ax.fill_between(at, low, np.where(np.isfinite(high), high, middle), where=shown, color=colour, alpha=0.16, lw=0)
-        ax.plot(at[shown], middle[shown], color=colour, lw=width, zorder=5 if strong else 3, label=label)
-        drawn += 1
-    if not drawn:
+    mine = [cell for cell in cells if cell["case"] == case and (cell["track"], cell["method"]) in LINES and cell["trace"]]
+    first = min((t for cell in mine for t, _, _ in cell["trace"] if t > 0), default=0.0)
+    if not mine or not 0 < first < mine[0]["budget"]:
         return None
+    at = np.geomspace(first, mine[0]["budget"], 240)
+    drawn = []
+    for key in LINES:
+        curves = [_curve(cell, at) for cell in mine if (cell["track"], cell["method"]) == key]
+        if curves:
+            drawn.append((np.median(curves, 0), np.min(curves, 0), np.max(curves, 0), *key))
+    for middle, low, high, track, method in sorted(drawn, key=lambda line: -line[0][-1]):  # the legend in the order of the ends
+        colour, width = LINES[track, method]
+        strong, label = method == "auto", f"{ENTRIES[method].label}{' (A)' if track == 'A' else ''}"
+        ax.fill_between(at, low, high, color=colour, alpha=0.2 if strong else 0.1, lw=0)
+        ax.plot(at, middle, color=colour, lw=width, zorder=5 if strong else 3, label=label)
+    ax.set_ylim(top=min(ax.get_ylim()[1], 100.0))
     ax.set_xlabel("seconds of training")
     ax.set_ylabel("relative error")
     ax.grid(True, which="major", color="#e5e7eb", lw=0.6)
@@ -83,20 +81,11 @@ def _figure(cells: Sequence[dict], case: str):
     return figure
 
 
-def _curves(cells: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """Times up to the budget, and for every seed the error that it had then; a seed that has ended keeps its last."""
-    budget = cells[0]["budget"]
-    times = [t for c in cells for t, _, _ in c["trace"] if t > 0]
-    if not times:
-        return np.zeros(0), np.zeros((0, 0))
-    first = max(min(t for t, _, _ in c["trace"] if t > 0) for c in cells if any(t > 0 for t, _, _ in c["trace"]))
-    at = np.geomspace(min(first, budget), budget, 120)
-    curves = []
-    for cell in cells:
-        seconds = np.array([t for t, _, _ in cell["trace"]])
-        errors = np.array([math.inf if e is None else e for _, e, _ in cell["trace"]])
-        curves.append(errors[np.searchsorted(seconds, at * (1 + 1e-9), side="right") - 1])
-    return at, np.array(curves)
+def _curve(cell: dict, at: np.ndarray) -> np.ndarray:
+    """The error that a seed had at those times: that of its last snapshot, or of its start; 1e9 where it is not finite."""
+    seconds = np.array([t for t, _, _ in cell["trace"]])
+    errors = np.array([1e9 if e is None else max(e, 1e-300) for _, e, _ in cell["trace"]])
+    return errors[np.searchsorted(seconds, at * (1 + 1e-9), side="right") - 1]
 
 
 class Bench:
