@@ -13,11 +13,21 @@ from sapm.network import Network
 from sapm.result import relative_error
 
 SCALES = (1.0, 3.0, 10.0, 30.0, 100.0)  # of the frequencies, on inputs mapped to [-1, 1]
-CUTOFF = 1e-13  # singular values below this fraction of the largest are dropped
+CUTOFF = 1e-13  # what is smaller than this fraction of the largest pivot is dropped
+ROUGH = 1e-13
 
 
 def _solve(A: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.linalg.lstsq(A, y, rcond=CUTOFF)[0]
+    """Least squares by QR with pivoting: several times quicker than by singular values, and as exact here."""
+    from scipy.linalg import lstsq
+
+    return lstsq(A, y, cond=CUTOFF, lapack_driver="gelsy")[0]  # type: ignore[index]
+
+
+def _roughly(A: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """By normal equations with a small ridge: good enough to choose a scale, and quick."""
+    G = A.T @ A
+    return np.linalg.solve(G + ROUGH * np.trace(G) * np.eye(len(G)), A.T @ y)
 
 
 def system(task: Task, features: Callable) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +72,7 @@ def random_features(task: Task, count: int) -> Trainer:
 
             A, y = system(task, features)
             held = np.arange(len(A)) % 5 == 4
-            miss = np.linalg.norm(A[held] @ _solve(A[~held], y[~held]) - y[held]) if len(scales) > 1 else 0.0
+            miss = np.linalg.norm(A[held] @ _roughly(A[~held], y[~held]) - y[held]) if len(scales) > 1 else 0.0
             found.append((miss, W, b, A, y))
         _, W, b, A, y = min(found, key=lambda f: f[0])
         c = _solve(A, y)
