@@ -19,6 +19,8 @@ _HOME = {
     "Robin": "conditions",
     "solve": "solver",
     "resume": "solver",
+    "refine": "refiner",
+    "Refined": "refiner",
     "load": "result",
     "Result": "result",
     "Solution": "solution",
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from sapm.problem import PDE as PDE
     from sapm.problem import Function as Function
     from sapm.problem import Regression as Regression
+    from sapm.refiner import Refined as Refined
+    from sapm.refiner import refine as refine
     from sapm.result import Result as Result
     from sapm.result import load as load
     from sapm.solution import Solution as Solution

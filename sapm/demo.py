@@ -35,6 +35,7 @@ def run_demo(progress: bool) -> dict[str, Result]:
             points=POINTS,
             boundary_points=BOUNDARY,
             test_points=1000,
+            mu=1.0,
             model=model,
             seeds=SEEDS,
             max_iter=ITERATIONS,

@@ -51,6 +51,8 @@ class Domain(Protocol):
     def sides(self) -> np.ndarray: ...
     @property
     def first(self) -> int: ...
+    @property
+    def frame(self) -> tuple[np.ndarray, np.ndarray]: ...
     def points(self, n: int, start: int | None = None) -> np.ndarray: ...
     def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray: ...
     def area(self, face: str) -> float: ...
@@ -140,6 +142,12 @@ class Box:
         lower, upper = self._ends
         return upper - lower
 
+    @property
+    def frame(self) -> tuple[np.ndarray, np.ndarray]:
+        """The middle, and half the width along every coordinate."""
+        lower, upper = self._ends
+        return (lower + upper) / 2, (upper - lower) / 2
+
     def gap(self, x: np.ndarray) -> np.ndarray:
         """Distance to the nearest face as a fraction of the box across it, negative outside."""
         lower, upper = self._ends
@@ -195,6 +203,10 @@ class Ball:
     @property
     def sides(self) -> np.ndarray:
         return np.full(self.dimension, 2 * float(self.radius))
+
+    @property
+    def frame(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.center, float), self.sides / 2
 
     def gap(self, x: np.ndarray) -> np.ndarray:
         return 1 - np.linalg.norm(x - np.asarray(self.center), axis=-1) / self.radius

@@ -99,7 +99,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             max_iter=ITERATIONS if self.max_iter is None else self.max_iter,
             seeds=self.n_init,
             key=int(draw[1]),
-            options={"l2": self.alpha, "patience": PATIENCE} | (self.options or {}),
+            options={"l2": self.alpha, "patience": PATIENCE, "scale": False} | (self.options or {}),
         )
         samples = pad(problem.samples(), _rows, _columns)
         self.result_ = execute(problem, samples, config, sigma, progress=False, networks=networks)

@@ -101,14 +101,21 @@ def to_torch(u: Any) -> Any:
         "sin": Sin,
     }[name]
     layers: list[Any] = []
-    for l, (W, b) in enumerate(u.weights):
+    for l, (W, _) in enumerate(u.weights):
         layers += [sigma()] if l else []
-        layer = torch.nn.Linear(W.shape[1], W.shape[0], dtype=torch.float64)
-        with torch.no_grad():
+        layers.append(torch.nn.Linear(W.shape[1], W.shape[0], dtype=torch.float64))
+    fill(layers[::2], u.weights)
+    return torch.nn.Sequential(*layers)
+
+
+def fill(layers: list, weights: list) -> None:
+    """Give torch.nn.Linear layers these weights, in whatever precision and on whatever device they are."""
+    import torch  # type: ignore[import-not-found]
+
+    with torch.no_grad():
+        for layer, (W, b) in zip(layers, weights, strict=True):
             layer.weight.copy_(torch.from_numpy(np.array(W)))
             layer.bias.copy_(torch.from_numpy(np.array(b)))
-        layers.append(layer)
-    return torch.nn.Sequential(*layers)
 
 
 def _to_pt(u: Any, path: Path) -> None:

@@ -253,6 +253,66 @@ def dense(rows: Stack) -> Float[Array, "r p"]:
     return jnp.concatenate([*parts, *(one(row) for row in rows.tail)], axis=1)
 
 
+def flatten(stack: Stack) -> Float[Array, " p"]:
+    """A stack of layers in the order of the columns of `dense`."""
+    one = lambda layer: jnp.concatenate([layer.W, layer.b[..., None]], axis=-1).reshape(-1)  # noqa: E731
+    body = [] if stack.body is None else [one(stack.body)]
+    return jnp.concatenate([*map(one, stack.head), *body, *map(one, stack.tail)])
+
+
+CHUNK_BYTES = 2**28  # as much of J̃ is made at once where only J̃ᵀ J̃ is wanted
+
+
+def normal(rows: Stack) -> Float[Array, "p p"]:
+    """J̃ᵀ J̃; from some rows of J̃ at a time if it is large."""
+    last = rows.tail[-1]
+    r, t = len(last.g), len(last.gt)
+    weights = jax.eval_shape(dense, rows).shape[1]
+    chunk = max(1, CHUNK_BYTES // (8 * weights))
+    if r <= chunk:
+        J = dense(rows)
+        return J.T @ J
+    total = jnp.zeros((weights, weights))
+    for begin, end in ((0, t), (t, r)):
+        size = min(chunk, end - begin)
+        if size == 0:
+            continue
+
+        def piece(at, rows=rows, begin=begin, end=end, size=size) -> Stack:
+            """Rows at, …, at + size - 1 of begin … end - 1; those beyond, zeros."""
+            inside = (at + jnp.arange(size) < end - begin).astype(float)
+
+            def take(row: Row) -> Row:
+                cut = lambda a: jnp.take(a, jnp.minimum(begin + at + jnp.arange(size), end - 1), axis=0)  # noqa: E731
+                g, z = cut(row.g) * inside[:, None], cut(row.z)
+                if begin == t:
+                    return Row(g, z, row.gt[:0], row.zt[:0])
+                return Row(g, z, cut(row.gt) * inside[:, None, None], cut(row.zt))
+
+            return rows.map(take)
+
+        def add(k, total, piece=piece, size=size):
+            J = dense(piece(k * size))
+            return total + J.T @ J
+
+        total = lax.fori_loop(0, -(-(end - begin) // size), add, total)
+    return total
+
+
+def squares(rows: Stack) -> Stack:
+    """The diagonal of J̃ᵀ J̃, as a stack of layers."""
+
+    def one(row: Row) -> Dense:
+        t = row.gt.shape[0]
+        W = (row.g**2).T @ row.z**2
+        if t:
+            W = W + 2 * jnp.einsum("to,tko,ti,tki->oi", row.g[:t], row.gt, row.z[:t], row.zt)
+            W = W + jnp.einsum("tko,tjo,tki,tji->oi", row.gt, row.gt, row.zt, row.zt)
+        return Dense(W, jnp.sum(row.g**2, axis=0))
+
+    return rows.map(one)
+
+
 def unflatten(flat: Float[Array, " p"], like: Stack) -> Stack:
     """The inverse of the columns of `dense`."""
     at = 0

@@ -207,6 +207,8 @@ class Network(eqx.Module):
         return self.preactivations(x).tail[-1]
 
 
+FREQUENCY, SMALL = 2.0, 0.1  # of the features that are passed on
+
 # Initialisers: (key, W's shape (out, in), layer l, depth L, σ) → (W, b).
 
 
@@ -253,12 +255,23 @@ def _looks_linear(key, shape, l, depth, sigma):
     return W, jnp.zeros(out)
 
 
+def _features(key, shape, l, depth, sigma):
+    """Random features from the first layer, passed on by layers that are nearly linear (small values, orthogonal weights)."""
+    if _is(l, 1):
+        draw = jax.random.uniform(key, (shape[0], shape[1] + 1), jnp.float64, -FREQUENCY, FREQUENCY)
+        return draw[:, :-1], draw[:, -1]
+    W = initializers.orthogonal()(key, shape, jnp.float64)
+    scale = 1 / SMALL if _is(l, depth) else jnp.where(jnp.asarray(l) == 2, SMALL, 1.0)
+    return W * scale, jnp.zeros(shape[0])
+
+
 INITIALISERS: dict[str, Callable] = {
     "paper": _paper,
     "he": _from(lambda sigma: initializers.he_normal()),
     "xavier": _from(lambda sigma: initializers.glorot_uniform()),
     "orthogonal": _from(lambda sigma: initializers.orthogonal(2**0.5 if sigma.name == "relu" else 1.0)),
     "looks-linear": _looks_linear,
+    "features": _features,
 }
 
 

@@ -13,7 +13,7 @@ from sapm.characteristics import never_met
 from sapm.conditions import Condition, InitialVelocity, function_of_point
 from sapm.domain import Ball, Box, Domain
 from sapm.equation import Equation, called, evaluate, place
-from sapm.samples import Samples
+from sapm.samples import Samples, strength
 from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 
 
@@ -227,6 +227,11 @@ class PDE:
         c, _ = self.equation.form(x)
         return self.sign * np.sum(c * self.domain.normal(face, x), axis=1) < -1e-12 * (1 + np.linalg.norm(c, axis=1))
 
+    @property
+    def mu(self) -> float:
+        """The weight of the boundary term by default: as much as the operator magnifies, where inputs fill [-1, 1]."""
+        return strength(self.interior(self.domain.points(256, 1)), self.domain.frame[1])
+
     def boundary(self, condition: Condition, n: int) -> np.ndarray:
         """n points of the condition's part of the boundary: Halton on each face, as many as its area asks for."""
         domain, name = self.domain, type(condition).__name__
@@ -277,7 +282,7 @@ class PDE:
         return np.concatenate(found)
 
     def samples(self, points=1000, boundary_points=400, test_points=1000, mu=None) -> Samples:
-        """Interior and boundary points with coefficients and data. The boundary term weighs mu (default 1) in all."""
+        """Interior and boundary points with coefficients and data. The boundary term weighs mu in all."""
         domain, names = self.domain, self.domain.names
         x = _interior(domain, points, "points", domain.first)
         total, k = (
@@ -285,7 +290,7 @@ class PDE:
             len(self.conditions),
         )
         parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.conditions)]
-        mu = 1.0 if mu is None else mu
+        mu = self.mu if mu is None else mu
         terms = [self.interior(x)]
         for plain in (True, False):
             if mine := [pair for pair in zip(self.conditions, parts, strict=True) if (pair[0].about == "value") == plain]:

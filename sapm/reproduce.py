@@ -65,7 +65,7 @@ def cells(experiment: Experiment, models: Sequence[str], sizes: Sequence[tuple[i
         offered = less.pop("sizes")
         settings |= less
     if experiment.kind == "pde":
-        settings["options"] = {"record_every": 1}  # the bound is checked at every iteration
+        settings |= {"mu": 1.0, "options": {"record_every": 1}}  # the bound is checked at every iteration
     found = []
     for depth, width in sizes or offered:
         common = settings | {"depth": depth, "width": width}
@@ -88,10 +88,8 @@ def cells(experiment: Experiment, models: Sequence[str], sizes: Sequence[tuple[i
 def plan(names: Sequence[str], models: Sequence[str], sizes, quick: bool) -> dict:
     """What is to be run, checked, without repeats, as JSON."""
     for name in names:
-        if name != "all":
-            find(name)
-    if other := [name for name in names if name not in ("all", *PAPER)]:
-        raise ValueError(f"{other[0]!r} is not in the paper; there are {', '.join(PAPER)} and all. See sapm run.")
+        if name != "all" and not find(name).in_paper:
+            raise ValueError(f"{name!r} is not in the paper; there are {', '.join(PAPER)} and all. See sapm run and sapm bench.")
     names = list(PAPER) if "all" in names else list(dict.fromkeys(names))
     models, sizes = list(dict.fromkeys(models)), list(dict.fromkeys(tuple(size) for size in sizes or ()))
     for model in models:

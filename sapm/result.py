@@ -22,7 +22,7 @@ from sapm.methods.build import build
 from sapm.network import Network
 from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
-from sapm.samples import Samples, from_arrays, nonlinear, to_arrays
+from sapm.samples import Samples, from_arrays, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
 from sapm.term import Term
 from sapm.train import Run
@@ -54,7 +54,7 @@ class Result:
         """The solution of every seed, in the order they were asked for."""
         names, out = self.samples.names, []
         for i, seed in enumerate(self.run.seeds):
-            (W, b), *others = self.run.network(i).weights  # inputs beyond the named ones are padding
+            (W, b), *others = weights_of(self.run, self.samples, self.config, i)  # inputs beyond the named ones are padding
             out.append(Solution([(W[:, : len(names)], b), *others], names, self.run.method.sigma, seed))
         return tuple(out)
 
@@ -91,15 +91,17 @@ class Result:
                 "mean_squared_loss": float(true[i]),
                 "train_error": float(np.sqrt(true[i] / size)) if size > 0 else float(np.sqrt(true[i])),
             }
-            x, y = samples.test.get("x"), samples.test.get("y")
-            error = relative_error(u(x), y) if y is not None else None
-            if samples.kind == "pde":
-                row["solution_error"] = error
-                row["test_residual"] = self._residual(u) if samples.held is not None else None
-            else:
-                row["test_error"] = error
+            row |= self.errors(u)
             rows.append(row | {"iterations": int(run.final("iteration")[i]), "status": run.status[i], "reason": run.reason[i]})
         return rows
+
+    def errors(self, u: Solution) -> dict[str, float | None]:
+        """Of any network at the held-out points: its error, where the answer is known, and a PDE's residual."""
+        x, y = self.samples.test.get("x"), self.samples.test.get("y")
+        error = relative_error(u(x), y) if y is not None else None
+        if self.samples.kind != "pde":
+            return {"test_error": error}
+        return {"solution_error": error, "test_residual": self._residual(u) if self.samples.held is not None else None}
 
     @float64
     def _residual(self, u: Solution) -> float:
@@ -112,7 +114,9 @@ class Result:
         hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
         title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
         start = "" if c["model"] == "ls" else f", {c['start']} start"
-        caption = f"weights: {c['init']}{start}. {c.get('choice', '')}{self.certificate}"
+        weights = "those given" if c.get("from_network") else f"{c['init']}{start}"
+        boundary = "" if c["mu"] is None else f" Boundary term × {c['mu']:.3g}."
+        caption = f"weights: {weights}.{boundary} {c.get('choice', '')}{self.certificate}"
         if getattr(self.problem, "ill_posed", ""):
             caption += f"\nWarning: {self.problem.ill_posed}"
         table = Summary(title=title, caption=caption, caption_justify="left")
@@ -203,6 +207,11 @@ def relative_error(value, wanted) -> float:
     return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))
 
 
+def weights_of(run: Run, samples: Samples, config: dict, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The weights of seed i, in the problem's own units."""
+    return scaling_of(samples, config["options"].get("scale", False)).original(run.network(i).weights)
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -213,7 +222,7 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
     arrays["chosen"] = run.chosen
     for part, tree in (("state", run.states), ("kept", run.kept)):
         arrays |= {f"{part}/{k:04d}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(tree))}
-    networks = [run.network(i).weights for i in range(len(run.seeds))]
+    networks = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
     for l, layers in enumerate(zip(*networks, strict=True), 1):
         arrays[f"network/W{l}"], arrays[f"network/b{l}"] = (np.stack(x) for x in zip(*layers, strict=True))
     about = {"kind": samples.kind, "names": samples.names, "domain": samples.domain, "config": config}
@@ -259,7 +268,9 @@ def _function(path, arrays: dict[str, np.ndarray], problem):
     if not nonlinear(arrays):
         return None
     if not (isinstance(problem, PDE) and problem.equation.nonlinear):
-        raise ValueError(f"{path} holds a nonlinear PDE, whose residual a file cannot hold; give the problem again: problem=….")
+        raise ValueError(
+            f"{path} holds a nonlinear PDE, whose residual a file cannot hold; give the problem again: problem=… (--problem …)."
+        )
     return problem.equation.function
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.domain import domain_from
 from sapm.jet import Jet, float64
 from sapm.term import Term
 
@@ -31,6 +33,11 @@ class Samples:
     def outputs(self) -> int:
         return self.terms[0].y.shape[1]
 
+    @cached_property
+    def scaling(self) -> Scaling:
+        """The units that suit it."""
+        return _suited(self)
+
 
 @float64
 def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
@@ -40,7 +47,7 @@ def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
     terms |= {name: term for name in ("validation", "held") if (term := getattr(samples, name)) is not None}
     for name, term in terms.items():
         parts: dict[str, Any] = {"x": term.x.value, "y": term.y, "c": term.c, "weight": term.weight}
-        if not np.array_equal(term.x.tangents, _coordinates(term.x.value, term.channels)):
+        if term.function is not None or not np.array_equal(term.x.tangents, _coordinates(term.x.value, term.channels)):
             parts["directions"] = term.x.tangents
         if term.x.forms:
             parts["forms"] = np.asarray(term.x.forms)
@@ -83,8 +90,8 @@ def from_arrays(
         directions = jnp.asarray(arrays.get(f"{name}/directions", _coordinates(x, c.shape[1])))
         forms = tuple(tuple(int(sign) for sign in form) for form in arrays.get(f"{name}/forms", ()))
         c0 = jnp.asarray(arrays[f"{name}/c0"]) if f"{name}/c0" in arrays else None
-        own = (x, function) if directions.shape[1] > c.shape[1] else (None, None)
-        return Term(Jet(x, directions, forms), y, c, weight, c0, *own)
+        found = Term(Jet(x, directions, forms), y, c, weight, c0)
+        return replace(found, points=x, function=function) if directions.shape[1] > c.shape[1] else found
 
     count = sum(name.startswith("term") and name.endswith("/x") for name in arrays)
     test = {name.removeprefix("test/"): value for name, value in arrays.items() if name.startswith("test/")}
@@ -106,3 +113,79 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 
     validation = None if samples.validation is None else grow(samples.validation)
     return replace(samples, terms=tuple(grow(term) for term in samples.terms), validation=validation)
+
+
+# ---------------------------------------------------------------- units
+
+Weights = Sequence[tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The units a network is trained in: inputs (x - center) / spread, outputs u / size. The losses stay what they are."""
+
+    center: np.ndarray
+    spread: np.ndarray
+    size: float
+
+    @float64
+    def term(self, term: Term) -> Term:
+        return term.in_units(self.center, self.spread, self.size)
+
+    def original(self, weights: Weights) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of a network in these units, the weights of the same function in the problem's own."""
+        (W, b), *others = [(np.asarray(W), np.asarray(b)) for W, b in weights]
+        first = (W / self.spread, b - W @ (self.center / self.spread))
+        *inner, (W, b) = [first, *others]
+        return [*inner, (W * self.size, b * self.size)]
+
+    def scaled(self, weights: Weights) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The inverse of `original`."""
+        (W, b), *others = [(np.asarray(W), np.asarray(b)) for W, b in weights]
+        d = W.shape[1]  # the rest is padding
+        first = (W * self.spread[:d], b + W @ self.center[:d])
+        *inner, (W, b) = [first, *others]
+        return [*inner, (W / self.size, b / self.size)]
+
+
+def scaling_of(samples: Samples, wanted: bool = True) -> Scaling:
+    d = samples.terms[0].x.value.shape[1]
+    return samples.scaling if wanted else Scaling(np.zeros(d), np.ones(d), 1.0)
+
+
+def _suited(samples: Samples) -> Scaling:
+    """Inputs into [-1, 1] (data: as uniform ones would be), and outputs about as large as the data say u is."""
+    if samples.domain is not None:
+        center, spread = domain_from(samples.domain).frame
+    else:
+        x = np.asarray(samples.terms[0].x.value)
+        center, spread = x.mean(0), np.sqrt(3) * x.std(0)
+        spread = np.where(spread > 1e-12 * np.abs(x).max(0), spread, 1.0)
+    size = 0.0
+    for term in samples.terms:
+        size = max(size, np.sqrt(np.mean(np.asarray(term.y) ** 2) / strength(term, spread)))
+    fits = 1e-100 < size < 1e100
+    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0)
+
+
+@float64
+def strength(term: Term, spread: np.ndarray) -> float:
+    """The mean square of the coefficients in units where the inputs fill [-1, 1]: how strongly the operator magnifies.
+
+    Of a nonlinear one linearised at u = 0, or where that says nothing at u = 1 with all derivatives 1.
+    """
+    if not term.is_pde:
+        return 1.0
+    for at in (0.0, 1.0):
+        output = replace(term.x, value=jnp.full((len(term.y), 1), at), tangents=jnp.full((*term.x.tangents.shape[:2], 1), at))
+        c = jax.vjp(term.residual, output)[1](jnp.ones_like(term.y))[0]
+        v, k = np.asarray(term.x.tangents / spread), term.channels - len(term.x.forms)
+        along = np.einsum("nk,nkd->nd", c.tangents[..., 0], v)
+        parts = [np.asarray(c.value[:, 0]) ** 2, np.sum(along**2, axis=1)]
+        if term.x.forms:
+            curved = np.einsum("nq,qk,nki,nkj->nij", c.tangents[:, k:, 0], term.x.forms, v[:, :k], v[:, :k])
+            parts.append(np.sum(curved**2, axis=(1, 2)))
+        found = float(np.mean(np.sum(parts, axis=0)))
+        if 0 < found < np.inf:
+            return found
+    return 1.0

@@ -23,7 +23,8 @@ def bucket(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-def _forward(weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array) -> Array:
+def forward(weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array) -> Array:
+    """The network at every row of x, in the precision of x."""
     z = x
     for l, (W, b) in enumerate(weights):
         z = (sigma(z) if l else z) @ jnp.asarray(W, x.dtype).T + jnp.asarray(b, x.dtype)
@@ -32,7 +33,7 @@ def _forward(weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array) ->
 
 def _derivative(weights, sigma: Activation, directions: tuple[int, ...], x: Array) -> Array:
     """∂ of the outputs along these coordinates, one after the other, at every row of x."""
-    f = partial(_forward, weights, sigma)
+    f = partial(forward, weights, sigma)
     for i in directions:
         f = partial(lambda f, i, x: jax.jvp(f, (x,), (jnp.zeros_like(x).at[:, i].set(1.0),))[1], f, i)
     return f(x)

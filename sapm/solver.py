@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sapm import store
+from sapm import checks, store
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -31,12 +31,11 @@ from sapm.methods.build import (
 from sapm.problem import PDE, PROBLEMS, whole
 from sapm.progress import Bar
 from sapm.result import Result, from_file, to_file
-from sapm.samples import Samples
+from sapm.samples import Samples, scaling_of
 from sapm.train import Moment, Run, train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
 CHECKPOINT_SHARE = 20  # times as long as writing one takes, if that is more
-ITERATIONS = {"pde": 1000, "regression": 2000, "gauss-newton": 100}  # by default
 
 
 @dataclass(frozen=True)
@@ -49,58 +48,6 @@ class Progress:
     mean_squared_loss: np.ndarray
     bound_ratio: np.ndarray
     result: Callable[[], Result]
-
-
-def _positive(name: str, value) -> float:
-    if isinstance(value, (bool, str)) or not np.isscalar(value) or not (0 < value < np.inf):  # type: ignore[operator]
-        raise ValueError(f"{name}={value!r} must be a positive, finite number.")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _width(given, depth: int) -> int | list[int]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        if len(given) != depth - 1:
-            raise ValueError(f"width={list(given)} names {len(given)} hidden layers; depth={depth} has {depth - 1}.")
-        return [whole("width", w) for w in given]
-    return whole("width", given)
-
-
-def _seeds(given) -> list[int]:
-    if isinstance(given, Iterable) and not isinstance(given, str):
-        numbers = [whole("a seed number", s, 0) for s in given]
-        if max(numbers, default=0) >= 2**32:
-            raise ValueError(f"seeds has {max(numbers)}; seed numbers must be below 2**32.")
-        if not numbers:
-            raise ValueError("seeds is empty; give how many (seeds=10) or which ones (seeds=[3, 4]).")
-        if len(set(numbers)) != len(numbers):
-            raise ValueError(f"seeds={numbers} names a seed twice; each one gives one network.")
-        return numbers
-    return list(range(whole("seeds", given)))
-
-
-def _key(given) -> int:
-    if whole("key", given, 0) >= 2**63:
-        raise ValueError(f"key={given} is too large; give a number below 2**63.")
-    return int(given)
-
-
-def _layers(name: str, given, depth: int):
-    """A number, or one per layer, as JSON has them."""
-    a = np.asarray(given, dtype=object if isinstance(given, str) else None)
-    length = depth if name == "alpha" else depth - 1
-    if a.dtype.kind not in "iuf" or a.shape not in ((), (length,)) or not (np.all(a > 0) and np.all(np.isfinite(a))):
-        raise ValueError(f"{name}={given!r} must be a positive, finite number, or {length} of them (one per layer).")
-    return a.astype(float).tolist()
-
-
-def _devices(given) -> None:
-    if given not in (None, "auto", 1):
-        raise ValueError(f"devices={given!r} is not there yet; leave it out: the default device is used.")
-
-
-def _count(given):
-    """Points in the configuration: how many, or None for points that were given (they are stored with the samples)."""
-    return int(given) if isinstance(given, (int, np.integer)) else None
 
 
 def plan(
@@ -124,8 +71,12 @@ def plan(
     alpha=1.0,
     beta=1.0,
     options=None,
+    from_network=False,
 ) -> tuple[dict, Activation]:
-    """Check every setting of `solve` and complete it: (configuration, activation). The configuration is JSON."""
+    """Check every setting of `solve` and complete it: (configuration, activation). The configuration is JSON.
+
+    `from_network`: training starts at a given network, so that phases which prepare a random one are left out.
+    """
     if not isinstance(problem, PROBLEMS):
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     kind = "pde" if isinstance(problem, PDE) else "regression"
@@ -140,7 +91,8 @@ def plan(
     choice = ""
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
-        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, not getattr(problem, "beyond", ""))
+        separable = not getattr(problem, "beyond", "")
+        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable)
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA
@@ -151,22 +103,22 @@ def plan(
     return {
         "problem": type(problem).__name__,
         "depth": depth,
-        "width": _width(width, depth),
+        "width": checks.width(width, depth),
         "activation": sigma.name,
-        "points": _count(points),
-        "boundary_points": _count(boundary_points),
-        "test_points": _count(test_points),
+        "points": checks.count(points),
+        "boundary_points": checks.count(boundary_points),
+        "test_points": checks.count(test_points),
         "model": model,
         "method": method,
-        "max_iter": ITERATIONS.get(method, ITERATIONS[kind]) if max_iter is None else whole("max_iter", max_iter, 0),
-        "max_seconds": None if max_seconds is None else _positive("max_seconds", max_seconds),
-        "seeds": _seeds(seeds),
-        "key": _key(key),
+        "max_iter": checks.iterations(method, kind, sigma) if max_iter is None else whole("max_iter", max_iter, 0),
+        "max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds),
+        "seeds": checks.seeds(seeds),
+        "key": checks.key(key),
         "init": init or default_init(method, kind, sigma, widths),
         "start": start or default_start(method, kind),
-        "mu": None if mu is None else _positive("mu", mu),
-        "alpha": _layers("alpha", alpha, depth),
-        "beta": _layers("beta", beta, depth),
+        "mu": checks.positive("mu", mu) if mu is not None else (problem.mu if isinstance(problem, PDE) else None),
+        "alpha": checks.layers("alpha", alpha, depth),
+        "beta": checks.layers("beta", beta, depth),
         "options": options,
         "choice": choice,
     }, sigma
@@ -177,7 +129,7 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
     count = lambda given: int(given) if isinstance(given, (int, np.integer)) else len(given)  # noqa: E731
     interior = len(problem.X) if hasattr(problem, "X") else count(points)
     rows = interior + (count(boundary_points) if kind == "pde" else 0)
-    hidden = _width(width, depth)
+    hidden = checks.width(width, depth)
     inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
     channels = problem.equation.channels if kind == "pde" else 0
     return rows, interior * channels, [inputs, *([hidden] * (depth - 1) if isinstance(hidden, int) else hidden), 1]
@@ -217,13 +169,13 @@ def solve(
     model: "ls" (mean square), "pm" (penalties) or "sapm" (self-adaptive penalties). method: how its loss is minimised.
     max_iter, max_seconds: the budget; whichever ends first. seeds: how many, or which; seed s draws from fold_in(key, s).
     init, start: initial weights ("paper", "he", "xavier", "orthogonal", "looks-linear") and auxiliary variables ("uniform",
-    "forward", "noise"). mu: the weight of the boundary term (default 1). alpha, beta: fixed weights of tangents and values.
-    options: for the method, by name. out: a folder to keep the run in, for `resume`. on_record(state) is called at every
-    record; if it returns True, the run stops. Ctrl-C stops it too, and returns what there is.
+    "forward", "noise"). mu: the weight of the boundary term (default: as much as the operator magnifies; `PDE.mu`).
+    alpha, beta: fixed weights of tangents and values. options: for the method, by name. out: a folder to keep the run in,
+    for `resume`. on_record(state) is called at every record; if it returns True, the run stops. Ctrl-C stops it too, and
+    returns what there is.
     """
-    _devices(devices)
-    if on_record is not None and not callable(on_record):
-        raise TypeError(f"on_record={on_record!r} is not a function; give one that takes the state and may return True to stop.")
+    checks.devices(devices)
+    checks.callback(on_record)
     settings = {
         "points": points,
         "boundary_points": boundary_points,
@@ -271,7 +223,7 @@ def execute(
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
     options, seconds = config["options"], config["max_seconds"]
-    method = build(samples, config, sigma)
+    method, scaling = build(samples, config, sigma), scaling_of(samples, options["scale"])
     first = 0
     if previous is not None:
         first = int(previous.history["iteration"].max())
@@ -313,10 +265,10 @@ def execute(
             options["stall"],
             options["patience"],
             seconds=seconds,
-            validation=samples.validation,
+            validation=None if samples.validation is None else scaling.term(samples.validation),
             watch=watch,
             previous=previous,
-            initial=None if networks is None else start_at(method, networks, sigma),
+            initial=None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma),
         )
     result = Result(run, samples, config, problem)
     if folder is not None:
@@ -376,7 +328,7 @@ def resume(
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     with folder.claim if path.is_dir() else nullcontext():
         before = from_file(file, problem, activation)
-        config = before.config | {"max_seconds": None if max_seconds is None else _positive("max_seconds", max_seconds)}
+        config = before.config | {"max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds)}
         if max_iter is not None:
             done = int(before.run.history["iteration"].max())
             if whole("max_iter", max_iter, 0) < done:

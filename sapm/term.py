@@ -21,7 +21,7 @@ class Term(eqx.Module):
     Without tangents (k = 0) the operator is the value ψ. With them, for one output, it is c_n · (the tangents and second-order
     channels of ψ), plus c0_n ψ if c0 is given; or what `function`, if there is one, gives for (points_n, ψ, channels).
     The weight is one number for all samples, or (n,). `x` is the input jet: the sample points and the directions that
-    the tangents are taken along.
+    the tangents are taken along. `unit`: what ψ and the channels count in where the function's units are not the network's.
     """
 
     x: Jet
@@ -30,6 +30,7 @@ class Term(eqx.Module):
     weight: Float[Array, ...]
     c0: Float[Array, " n"] | None = None
     points: Float[Array, "n d"] | None = None
+    unit: Float[Array, ""] | None = None
     function: Callable | None = eqx.field(static=True, default=None)
 
     @property
@@ -51,11 +52,18 @@ class Term(eqx.Module):
         grow = lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])  # noqa: E731
         return replace(self, x=Jet(grow(self.x.value), grow(self.x.tangents), self.x.forms))
 
+    def in_units(self, center, spread, size: float) -> Term:
+        """The same term for a network of (x - center) / spread that gives ψ / size."""
+        x = Jet((self.x.value - center) / spread, self.x.tangents / spread, self.x.forms)
+        unit = None if self.function is None else jnp.asarray(size)
+        return replace(self, x=x, y=self.y / size, weight=self.weight * size**2, unit=unit)
+
     def residual(self, output: Jet) -> Float[Array, "n m"]:
         """operator(output) - y."""
         if self.function is not None:
-            found = jax.vmap(self.function)(self.points, output.value[:, 0], output.tangents[:, :, 0])
-            return found[:, None] - self.y
+            unit = 1.0 if self.unit is None else self.unit
+            found = jax.vmap(self.function)(self.points, unit * output.value[:, 0], unit * output.tangents[:, :, 0])
+            return found[:, None] / unit - self.y
         if not self.is_pde:
             return output.value - self.y
         found = jnp.einsum("nk,nkm->nm", self.c, output.tangents) - self.y
@@ -152,7 +160,7 @@ def nonlinear_term(x, directions, forms, function: Callable, weight: Any = 1.0) 
     n, d = x.shape
     seeds = jnp.concatenate([directions, jnp.zeros((len(forms), d))])
     jet = Jet(x, jnp.broadcast_to(seeds, (n, *seeds.shape)), tuple(forms))
-    return Term(jet, jnp.zeros((n, 1)), jnp.zeros((n, 0)), _per_sample(weight, n), None, x, function)
+    return Term(jet, jnp.zeros((n, 1)), jnp.zeros((n, 0)), _per_sample(weight, n), None, x, None, function)
 
 
 @float64

@@ -31,8 +31,9 @@ class Run:
 
     bound_ratio is the true loss over (bound × actual loss): at most 1 where a theorem binds them, NaN where none does; and
     the method's diagnostics.
-    `status` of a seed: "finished", "stalled", "non-finite" (its actual loss), "out of time", "stopped", "interrupted" or, for
-    a run that goes on, "running"; `reason` says it in a sentence. A seed that failed keeps its last finite state.
+    `status` of a seed: "finished", "converged", "stalled", "non-finite" (its actual loss), "out of time", "stopped",
+    "interrupted" or, for a run that goes on, "running"; `reason` says it in a sentence. A seed that failed keeps
+    its last finite state.
     `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them
     best, whose state is then in `kept`.
     """
@@ -183,7 +184,8 @@ class _Loop:
     def __init__(self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every):
         self.method, self.seeds, self.states, self.validation, self.every = method, seeds, states, validation, every
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
-        self.names += sorted(jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states)))
+        self.diagnostics = sorted(jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states)))
+        self.names += self.diagnostics
         self.bound = bound(method.objective, method.sigma)[0]
         self.batch, self.began = _batch(method, len(seeds)), time.perf_counter()
         self.now, self.marked = 0.0, (0, {})
@@ -202,7 +204,7 @@ class _Loop:
         self.status, self.reason, self.kept = list(previous.status), list(previous.reason), previous.kept
         self.records = list(zip(*(previous.history[name].T for name in self.names), strict=True))
         self.done, self.current = self.records[-1][0].copy(), np.array(self.records[-1][2:])
-        self.active = np.array([status not in ("stalled", "non-finite") for status in self.status])
+        self.active = np.array([status not in ("converged", "stalled", "non-finite") for status in self.status])
         self.began -= float(self.records[-1][1].max())
         if self.active.any() and not _on_grid(self.iteration, every):
             self.records.pop()  # a run that had not stopped here would have no such record
@@ -288,6 +290,14 @@ class _Loop:
         self.current = np.where(self.active, current, self.current)
         self.done = self.done + steps * self.active
 
+    def stop_settled(self) -> None:
+        """Seeds whose method says that nothing more can come."""
+        first = len(self.names) - 2 - len(self.diagnostics)
+        for i in np.flatnonzero(self.active):
+            found = {name: float(self.current[first + k, i]) for k, name in enumerate(self.diagnostics)}
+            if why := self.method.settled(found):
+                self.active[i], self.status[i], self.reason[i] = False, "converged", f"{why} after {self.iteration} iterations."
+
     def stop_stalled(self, stall: float, patience: int) -> None:
         """Judged by records on the grid alone, so that a run cut into pieces stops where an uncut one does."""
         now = self.iteration
@@ -361,6 +371,8 @@ def train(
             loop.advance(goal - at, min(TURN, left))
             if recorded := loop.iteration == goal or not loop.active.any():
                 loop.record()
+                if loop.active.any() and _on_grid(goal, record_every):
+                    loop.stop_settled()
                 if loop.active.any() and _on_grid(goal, record_every):
                     loop.stop_stalled(stall, patience)
             loop.mark()

@@ -12,30 +12,30 @@ import numpy as np
 from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import OPTIMISERS, descent
-from sapm.methods.gauss_newton import ALGEBRA, count_weights, flops, gauss_newton
+from sapm.methods.gauss_newton import ALGEBRA, choose_algebra, count_weights, flops, gauss_newton, start_damping
 from sapm.methods.method import Method
 from sapm.methods.polish import Polished
 from sapm.names import nearest
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
 from sapm.problem import PDE
-from sapm.samples import Samples
+from sapm.samples import Samples, scaling_of
 from sapm.term import directional
 
 METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
-ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0}
+ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0, "scale": True}
 OPTIONS = {  # name → default, for every method
-    "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None, "directional": False},
+    "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None, "directional": False, "scale": False},
     "gauss-newton": {
         "stall": 1e-2,
         "patience": 50,
         "lifted": None,
-        "damping": 1e-2,
+        "damping": None,
         "algebra": None,
         "bend": True,
         "directional": True,
     },
-    "gd": {"learning_rate": 0.1, "halving": 1e4},
+    "gd": {"learning_rate": 0.1, "halving": 1e4, "scale": False},
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
     "lbfgs": {},
 }
@@ -92,23 +92,30 @@ def automatic(
     tangents: int,
     widths: Sequence[int],
     held_out: bool,
+    from_network: bool = False,
     separable: bool = True,
 ) -> tuple[str, dict, str]:
-    """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs."""
-    counts = flops(rows, tangents, widths)
-    algebra = min(counts, key=lambda name: counts[name])
-    if not held_out and counts[algebra] <= LARGE:
+    """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs.
+
+    `from_network`: from a given network (`start_at`), where the lifted steps and the sweeps before a polish are skipped.
+    """
+    algebra = choose_algebra(rows, tangents, widths)
+    operations = flops(rows, tangents, widths).get(algebra, float("inf"))
+    if not held_out and operations <= LARGE:
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
+        lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
         only = "" if separable or model == "ls" else f" ({model.upper()} separates first-order linear equations only, so far)"
         size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
         return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss{only}; {size}. "
-    why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {counts[algebra]:.0e} operations"
+    why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {operations:.0e} operations"
     if model == "ls" or not separable:
         return "lbfgs", {}, f"L-BFGS on the true loss, since {why}. "
     if kind == "pde":
-        return "alternating", {}, f"Sweeps, since {why}. "
-    return "alternating", {"polish_after": POLISH_AFTER}, f"{POLISH_AFTER} sweeps, then L-BFGS on the true loss, since {why}. "
+        return "alternating", {"scale": True}, f"Sweeps, since {why}. "
+    first = "" if from_network else f"{POLISH_AFTER} sweeps, then "
+    options = {"polish_after": POLISH_AFTER, "scale": True}
+    return "alternating", options, f"{first}L-BFGS on the true loss, since {why}. "
 
 
 def check_options(given) -> None:
@@ -135,6 +142,8 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
             options[name] = int(value)
     for name in ("stall", "l2", "learning_rate", "halving", "damping"):
         value, least = options.get(name, 1.0), name in ("stall", "l2")
+        if value is None and known.get(name, 0.0) is None:
+            continue
         if isinstance(value, (bool, str)) or not np.isscalar(value) or not (0 < value < float("inf") or (least and value == 0)):  # type: ignore[operator]
             raise ValueError(
                 f"options has {name}={value!r}; it must be a {'non-negative' if least else 'positive'}, finite number."
@@ -190,7 +199,9 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
     options = ALL_OPTIONS | OPTIONS[config["method"]] | config["options"]
     hidden = [width] * (depth - 1) if isinstance(width, int) else list(width)
     widths = (samples.terms[0].x.value.shape[1], *hidden, samples.outputs)
-    terms = [directional(term) for term in samples.terms] if options.get("directional") else samples.terms
+    scaling = scaling_of(samples, options["scale"])
+    terms = [scaling.term(term) for term in samples.terms]
+    terms = [directional(term) for term in terms] if options.get("directional") else terms
     model = config["model"] if all(term.separable for term in terms) else "ls"
     obj = objective(terms, depth, model, config["alpha"], config["beta"], options["l2"])
     common = {"init": config["init"], "start": config["start"]}
@@ -199,8 +210,9 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
             obj, widths, sigma, config["method"], options.get("learning_rate", 1.0), options.get("halving", 1.0), **common
         )
     if config["method"] == "gauss-newton":
-        given = {name: options[name] for name in ("lifted", "damping", "algebra", "bend")}
-        return gauss_newton(obj, widths, sigma, **given, **common)
+        given = {name: options[name] for name in ("lifted", "algebra", "bend")}
+        damping = (options["damping"] or start_damping(sigma)) * scaling.size**2
+        return gauss_newton(obj, widths, sigma, damping=damping, **given, **common)
     order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
     few = options["polish_after"] is not None  # then a short compilation counts for more than quick sweeps
     sweeps = alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], loop=few or None, **common)
@@ -217,5 +229,10 @@ def start_at(method, networks: Sequence[Sequence[tuple]], sigma: Activation):
     for weights in networks:
         first, *others = ((jnp.asarray(W), jnp.asarray(b)) for W, b in weights)
         wide = jnp.pad(first[0], ((0, 0), (0, method.widths[0] - first[0].shape[1])))
-        states.append(method.begin(Network.of([(wide, first[1]), *others], sigma)))
+        states.append(_begin(method, Network.of([(wide, first[1]), *others], sigma)))
     return jax.tree.map(lambda *x: jnp.stack(x), *states)
+
+
+@jax.jit
+def _begin(method: Method, network: Network):
+    return method.begin(network)

@@ -14,7 +14,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array, Bool, Float, Int
 
 from sapm.jet import Activation, activation, float64
 from sapm.linearise import (
@@ -22,10 +23,13 @@ from sapm.linearise import (
     Linear,
     carried,
     dense,
+    flatten,
     gram,
     linearise,
+    normal,
     root_weight,
     rows_of,
+    squares,
     times,
     transposed,
     unflatten,
@@ -34,13 +38,21 @@ from sapm.linearise import (
 from sapm.network import Dense, Network, Stack, initialise
 from sapm.objective import Objective, Point, check_widths, mean_square, penalty, start_point, true_loss
 
-ALGEBRA = ("primal", "dual", "dense")
-PASSING = 200  # measured on two cores: 5 to 10 ns for an entry, where a product of matrices does 46 operations in a ns
-DOWN, UP, TRIES = 10.0, 3.0, 4  # the damping after a step that is taken, that fails; trials from one linearisation
+ALGEBRA = ("primal", "dual", "dense", "free")
+PASSING, CACHE = 200, 8e6  # measured on two cores: 5 to 10 ns for an entry, where products of matrices do 46 operations in a ns
+MEMORY = 4e9  # bytes of the matrix of a seed: beyond, none is made ("free")
+PRECISION, PRODUCTS = 1e-4, 200  # of conjugate gradients without a matrix: relative residual, and products at most
+DOWN, UP, TRIES = 30.0, 3.0, 4  # the damping after a step that is taken, that fails; trials from one linearisation
+DAMPING, DAMPING_RELU = 1e-2, 100.0  # at the start
+FLAT, FAILED = 1e-14, 5  # it has converged: a loss that is flat to first order, or so many linearisations without a lower one
 
 
 class GNState(eqx.Module):
-    """`loss` is that of the phase: the penalty loss while lifted, then the true one. gain: actual over predicted decrease."""
+    """`loss` is that of the phase: the penalty loss while lifted, then the true one. gain: actual over predicted decrease.
+
+    `failed`: linearisations in a row from which no trial lowered the loss. `flat`: |gradient| |weights| / loss. `first`: the
+    network at the start, where the lifted phase can still be undone; `undone`: whether it was.
+    """
 
     count: Int[Array, ""]
     point: Point
@@ -48,10 +60,14 @@ class GNState(eqx.Module):
     damping: Float[Array, ""]
     gain: Float[Array, ""]
     gradient: Float[Array, ""]
+    failed: Float[Array, ""]
+    flat: Float[Array, ""]
+    undone: Bool[Array, ""]
+    first: Stack | None
 
 
 class Linearised(eqx.Module):
-    """A network and auxiliary variables, linearised; `matrix` is J̃ J̃ᵀ or J̃ᵀ J̃, `dense` is J̃ where it is made."""
+    """A network and auxiliary variables, linearised; `matrix` is J̃ J̃ᵀ or J̃ᵀ J̃, or empty."""
 
     network: Network
     aux: tuple[Stack, ...]
@@ -60,7 +76,6 @@ class Linearised(eqx.Module):
     rows: Stack
     rho: Float[Array, " r"]
     matrix: Float[Array, "a a"]
-    dense: Float[Array, "r p"] | None
 
 
 class GaussNewton(eqx.Module):
@@ -79,16 +94,25 @@ class GaussNewton(eqx.Module):
     start: str = eqx.field(static=True, default="uniform")
     algebra: str = eqx.field(static=True, default="dual")
     bend: bool = eqx.field(static=True, default=True)
-    phases: ClassVar[tuple[str, ...]] = ("lifted", "plain")
+    phases: ClassVar[tuple[str, ...]] = ("lifted", "plain", "plain, lifted undone")
 
     @property
     def seed_bytes(self) -> int:
         rows, weights = sum(term.y.size for term in self.objective.terms), count_weights(self.widths)
-        return 8 * {"primal": weights * (rows + weights), "dense": rows * (rows + weights), "dual": rows * rows}[self.algebra]
+        return matrix_bytes(rows, weights)[self.algebra]
 
     def diagnostics(self, state: GNState) -> dict[str, Array]:
-        phase = jnp.where(state.count <= self.lifted, 0.0, 1.0) if self.free else jnp.ones(())
-        return {"phase": phase, "damping": state.damping, "gain": state.gain, "gradient": state.gradient}
+        phase = jnp.where(state.count <= self.lifted, 0.0, 1.0 + state.undone) if self.free else jnp.ones(())
+        names = ("damping", "gain", "gradient", "failed", "flat")
+        return {"phase": phase} | {name: getattr(state, name) for name in names}
+
+    def settled(self, diagnostics: dict[str, float]) -> str:
+        found = f"gradient {diagnostics['gradient']:.1e}"
+        if diagnostics["phase"] == 0:
+            return ""
+        if diagnostics["failed"] >= FAILED:
+            return f"no step lowers the loss any more ({found}, damping up to {diagnostics['damping']:.0e})"
+        return f"the loss is flat ({found})" if 0 < diagnostics["flat"] <= FLAT else ""
 
     def init(self, key) -> GNState:
         k_weights, k_start = jax.random.split(key)
@@ -109,7 +133,8 @@ class GaussNewton(eqx.Module):
 
     def _at(self, count, point: Point) -> GNState:
         zero, point = jnp.zeros(()), point if self.free else Point(point.network, ())
-        return GNState(count, point, self._loss(point, count < self.lifted), jnp.asarray(self.damping), zero, zero)
+        loss, first = self._loss(point, count < self.lifted), point.network.stack if self.free else None
+        return GNState(count, point, loss, jnp.asarray(self.damping), zero, zero, zero, zero, jnp.zeros((), bool), first)
 
     def _loss(self, point: Point, lifting) -> Float[Array, ""]:
         plain = true_loss(self.objective, point.network)
@@ -124,13 +149,15 @@ class GaussNewton(eqx.Module):
             aux = jax.tree.map(lambda a, b: jnp.where(lifting, a, b), point.aux, aux)
         parts = tuple(linearise(obj, i, point.network, u, on) for i, u in enumerate(aux))
         rows, rho = rows_of(obj.terms, parts)
-        J = None if self.algebra == "dual" else dense(rows)
-        matrix = gram(rows) if J is None else (J @ J.T if self.algebra == "dense" else J.T @ J)
-        return Linearised(point.network, aux, jnp.asarray(lifting), parts, rows, rho, matrix, J)
+        made = {"primal": normal, "dual": gram, "dense": _dense_dual, "free": lambda rows: jnp.zeros((0, 0))}
+        matrix = made[self.algebra](rows)
+        return Linearised(point.network, aux, jnp.asarray(lifting), parts, rows, rho, matrix)
 
     def solver(self, at: Linearised, nu) -> Callable[[Array], Stack]:
         """ρ → the δθ that minimises |ρ + J̃ δθ|² + (ν + l2) |δθ|²."""
         shift = nu if self.objective.l2 is None else nu + self.objective.l2
+        if self.algebra == "free":
+            return self._by_products(at, shift)
         factor = lax.linalg.cholesky(at.matrix + shift * jnp.eye(len(at.matrix)))
 
         def half(b, transpose):
@@ -138,8 +165,23 @@ class GaussNewton(eqx.Module):
 
         def change(rho) -> Stack:
             if self.algebra == "primal":
-                return unflatten(-half(half(rho @ at.dense, False), True), at.network.stack)
+                return unflatten(-half(half(flatten(transposed(at.rows, rho)), False), True), at.network.stack)
             return jax.tree.map(jnp.negative, transposed(at.rows, half(half(rho, False), True)))
+
+        return change
+
+    @staticmethod
+    def _by_products(at: Linearised, shift) -> Callable[[Array], Stack]:
+        """The same, nearly: conjugate gradients on the normal equations, scaled by their diagonal."""
+        diagonal = jax.tree.map(lambda x: x + shift, squares(at.rows))
+        scaled = lambda stack: jax.tree.map(jnp.divide, stack, diagonal)  # noqa: E731
+
+        def product(stack: Stack) -> Stack:
+            return jax.tree.map(lambda a, b: a + shift * b, transposed(at.rows, times(at.rows, stack)), stack)
+
+        def change(rho) -> Stack:
+            right = jax.tree.map(jnp.negative, transposed(at.rows, rho))
+            return cg(product, right, tol=PRECISION, maxiter=PRODUCTS, M=scaled)[0]
 
         return change
 
@@ -183,6 +225,7 @@ class GaussNewton(eqx.Module):
     def step(self, state: GNState) -> GNState:
         leaving = (state.count == self.lifted) & (state.count > 0)
         lifting = state.count < self.lifted if self.free else jnp.zeros((), bool)
+        state = self._fallen_back(state, leaving)
         at = self.linearise(state.point, lifting)
         loss = jnp.where(leaving, true_loss(self.objective, state.point.network), state.loss)
         damping = jnp.where(leaving, self.damping, state.damping)
@@ -209,8 +252,30 @@ class GaussNewton(eqx.Module):
         good = value < loss
         point = jax.tree.map(lambda a, b: jnp.where(good, a, b), point, here)
         nu = jnp.clip(jnp.where(good, nu / DOWN, nu), 1e-20, 1e12)
-        gradient = jnp.sqrt(square(transposed(at.rows, at.rho)))
-        return GNState(state.count + 1, point, jnp.where(good, value, loss), nu, jnp.where(good, gain, 0.0), 2 * gradient)
+        gradient = 2 * jnp.sqrt(square(transposed(at.rows, at.rho)))
+        flat = gradient * jnp.sqrt(square(at.network.stack)) / jnp.maximum(loss, TINY)
+        return replace(
+            state,
+            count=state.count + 1,
+            point=point,
+            loss=jnp.where(good, value, loss),
+            damping=nu,
+            gain=jnp.where(good, gain, 0.0),
+            gradient=gradient,
+            failed=jnp.where(good, 0.0, state.failed + 1),
+            flat=flat,
+        )
+
+    def _fallen_back(self, state: GNState, leaving) -> GNState:
+        """At the end of the lifted phase: with the network it began with, if that has the lower true loss."""
+        if not self.free:
+            return state
+        now = state.point.network
+        first = replace(now, stack=state.first)
+        undo = leaving & ~(true_loss(self.objective, now) <= true_loss(self.objective, first))
+        stack = jax.tree.map(lambda a, b: jnp.where(undo, a, b), state.first, now.stack)
+        point = Point(replace(now, stack=stack), state.point.aux)
+        return replace(state, point=point, undone=state.undone | undo)
 
     def _valued(self, at: Linearised, change: Stack) -> tuple[Point, Array]:
         point = self.moved(at, change)
@@ -227,6 +292,17 @@ class GaussNewton(eqx.Module):
         return [("the Gauss-Newton step", self.step)]
 
 
+def _dense_dual(rows: Stack) -> Float[Array, "r r"]:
+    J = dense(rows)
+    return J @ J.T
+
+
+def matrix_bytes(rows: int, weights: int) -> dict[str, int]:
+    """What a step of one seed holds beside the jets, by the algebra."""
+    dual = 8 * rows * rows
+    return {"primal": 8 * weights * weights, "dense": dual + 8 * rows * weights, "dual": dual, "free": 8 * weights}
+
+
 def square(tree) -> Float[Array, ""]:
     return sum((jnp.sum(x**2) for x in jax.tree.leaves(tree)), jnp.zeros(()))
 
@@ -238,11 +314,23 @@ def count_weights(widths: Sequence[int]) -> int:
 def flops(rows: int, tangents: int, widths: Sequence[int]) -> dict[str, float]:
     """Floating-point operations of one linearisation and solve, by the algebra. `tangents`: channels of all samples.
 
-    The entries of the dual's Hadamard products pass through memory, which takes as long as PASSING operations each.
+    Where the dual's Hadamard products do not fit into the cache, an entry takes as long as PASSING operations more.
     """
     r, t, p = float(rows), float(tangents), float(count_weights(widths))
-    small = (r * r + t * r + t * t) * sum(2 * (i + o) + PASSING for i, o in itertools.pairwise(widths))
+    passing = PASSING if 8 * (r + t) ** 2 > CACHE else 0
+    small = (r * r + t * r + t * t) * sum(2 * (i + o) + passing for i, o in itertools.pairwise(widths))
     return {"primal": 2 * r * p * p + p**3 / 3, "dual": small + r**3 / 3, "dense": 2 * r * r * p + r**3 / 3}
+
+
+def start_damping(sigma: Activation) -> float:
+    return DAMPING_RELU if sigma.name == "relu" else DAMPING
+
+
+def choose_algebra(rows: int, tangents: int, widths: Sequence[int]) -> str:
+    """The fewest operations of those whose matrix fits into memory; else "free"."""
+    counts, sizes = flops(rows, tangents, widths), matrix_bytes(rows, count_weights(widths))
+    fit = [name for name in counts if sizes[name] <= MEMORY]
+    return min(fit, key=lambda name: counts[name]) if fit else "free"
 
 
 @float64
@@ -251,7 +339,7 @@ def gauss_newton(
     widths: Sequence[int],
     sigma: str | Activation,
     lifted: int | None = None,
-    damping: float = 1e-2,
+    damping: float | None = None,
     algebra: str | None = None,
     init: str = "he",
     start: str = "uniform",
@@ -260,7 +348,8 @@ def gauss_newton(
     """Gauss-Newton on the objective's own loss; `lifted` steps of a penalty loss (default: all), then the true loss.
 
     `algebra`: "primal" (P × P), "dense" or "dual" (samples × samples, with or without the Jacobian); by default the one with
-    the fewest operations. `bend`: see `GaussNewton`; without effect for relu, which has no second derivative.
+    the fewest operations of those that fit into memory, and if none does, "free": conjugate gradients.
+    `bend`: see `GaussNewton`; without effect for relu, which has no second derivative.
     """
     sigma = activation(sigma)
     check_widths(obj, widths)
@@ -268,12 +357,12 @@ def gauss_newton(
     pick = lambda x: tuple(x[i] for i in order)  # noqa: E731
     obj = replace(obj, terms=pick(obj.terms), beta=pick(obj.beta), alpha=pick(obj.alpha))
     tangents = sum(len(term.y) * term.channels for term in obj.terms)
-    counts = flops(sum(term.y.size for term in obj.terms), tangents, widths)
-    algebra = algebra or min(counts, key=lambda name: counts[name])
+    algebra = algebra or choose_algebra(sum(term.y.size for term in obj.terms), tangents, widths)
     if algebra not in ALGEBRA:
         raise ValueError(f"algebra={algebra!r} is not known; use one of {', '.join(ALGEBRA)}.")
     if lifted == 0:
         obj = replace(obj, model="ls")
     steps = 0 if obj.model == "ls" else (2**62 if lifted is None else lifted)
     bend = bend and sigma.name != "relu"
+    damping = start_damping(sigma) if damping is None else damping
     return GaussNewton(obj, jnp.asarray(steps), jnp.asarray(float(damping)), tuple(widths), sigma, init, start, algebra, bend)

@@ -17,6 +17,7 @@ class Method(Protocol):
     """Pure functions on a state of any type; `blocks` are the parts of a step, by name, for the search of a fault.
 
     `diagnostics` go into the history; one called "phase" counts in `phases`. `seed_bytes`: what a step of one seed works on.
+    `settled`: from the diagnostics of a seed, why further steps cannot change anything; "" if they can.
     """
 
     phases: ClassVar[tuple[str, ...]]
@@ -36,6 +37,7 @@ class Method(Protocol):
     def network(self, state) -> Network: ...
     def blocks(self) -> list[tuple[str, Callable]]: ...
     def diagnostics(self, state) -> dict[str, Array]: ...
+    def settled(self, diagnostics: dict[str, float]) -> str: ...
 
 
 class OnePhase(eqx.Module):
@@ -49,3 +51,6 @@ class OnePhase(eqx.Module):
 
     def diagnostics(self, state) -> dict[str, Array]:
         return {}
+
+    def settled(self, diagnostics: dict[str, float]) -> str:
+        return ""

@@ -15,6 +15,7 @@ from sapm.jet import Activation
 from sapm.lstsq import over_seeds
 from sapm.methods.alternating import Alternating
 from sapm.methods.descent import Descent, DescentState
+from sapm.methods.method import OnePhase
 from sapm.network import Network
 from sapm.objective import Objective
 from sapm.work import Work
@@ -26,7 +27,7 @@ class PolishedState(eqx.Module):
     polish: DescentState
 
 
-class Polished(eqx.Module):
+class Polished(OnePhase):
     """`sweeps` steps of the first method; from then on the second one (LS), started at the network of the last sweep."""
 
     first: Alternating
@@ -34,10 +35,6 @@ class Polished(eqx.Module):
     sweeps: Int[Array, ""]
 
     phases: ClassVar[tuple[str, ...]] = ("sweeps", "polish")
-
-    @property
-    def seed_bytes(self) -> int:
-        return self.first.seed_bytes
 
     def diagnostics(self, state: PolishedState) -> dict[str, Array]:
         return {"phase": jnp.where(state.count <= self.sweeps, 0.0, 1.0)}

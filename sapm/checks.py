@@ -1,0 +1,76 @@
+"""Settings of `solve`, checked one by one: a value as JSON has it, or a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from sapm.jet import Activation
+from sapm.problem import whole
+
+ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
+GAUSS_NEWTON, GAUSS_NEWTON_RELU = 100, 200
+
+
+def positive(name: str, value) -> float:
+    if isinstance(value, (bool, str)) or not np.isscalar(value) or not (0 < value < np.inf):  # type: ignore[operator]
+        raise ValueError(f"{name}={value!r} must be a positive, finite number.")
+    return float(value)  # type: ignore[arg-type]
+
+
+def width(given, depth: int) -> int | list[int]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        if len(given) != depth - 1:
+            raise ValueError(f"width={list(given)} names {len(given)} hidden layers; depth={depth} has {depth - 1}.")
+        return [whole("width", w) for w in given]
+    return whole("width", given)
+
+
+def seeds(given) -> list[int]:
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        numbers = [whole("a seed number", s, 0) for s in given]
+        if max(numbers, default=0) >= 2**32:
+            raise ValueError(f"seeds has {max(numbers)}; seed numbers must be below 2**32.")
+        if not numbers:
+            raise ValueError("seeds is empty; give how many (seeds=10) or which ones (seeds=[3, 4]).")
+        if len(set(numbers)) != len(numbers):
+            raise ValueError(f"seeds={numbers} names a seed twice; each one gives one network.")
+        return numbers
+    return list(range(whole("seeds", given)))
+
+
+def key(given) -> int:
+    if whole("key", given, 0) >= 2**63:
+        raise ValueError(f"key={given} is too large; give a number below 2**63.")
+    return int(given)
+
+
+def iterations(method: str, kind: str, sigma: Activation) -> int:
+    if method != "gauss-newton":
+        return ITERATIONS[kind]
+    return GAUSS_NEWTON_RELU if sigma.name == "relu" else GAUSS_NEWTON
+
+
+def layers(name: str, given, depth: int):
+    """A number, or one per layer, as JSON has them."""
+    a = np.asarray(given, dtype=object if isinstance(given, str) else None)
+    length = depth if name == "alpha" else depth - 1
+    if a.dtype.kind not in "iuf" or a.shape not in ((), (length,)) or not (np.all(a > 0) and np.all(np.isfinite(a))):
+        raise ValueError(f"{name}={given!r} must be a positive, finite number, or {length} of them (one per layer).")
+    return a.astype(float).tolist()
+
+
+def devices(given) -> None:
+    if given not in (None, "auto", 1):
+        raise ValueError(f"devices={given!r} is not there yet; leave it out: the default device is used.")
+
+
+def callback(on_record) -> None:
+    if on_record is not None and not callable(on_record):
+        raise TypeError(f"on_record={on_record!r} is not a function; give one that takes the state and may return True to stop.")
+
+
+def count(given):
+    """Points in the configuration: how many, or None for points that were given (they are stored with the samples)."""
+    return int(given) if isinstance(given, (int, np.integer)) else None

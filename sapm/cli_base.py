@@ -1,0 +1,79 @@
+"""What every command shares: the app, the exit codes, how mistakes end and how answers are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sapm.arguments import expected, plain, sentence, stoppable
+
+app = typer.Typer(
+    name="sapm",
+    help="Train deep networks on least-squares problems by self-adaptive weighted auxiliary variables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+BAD, DIVERGED, BROKEN, INTERRUPTED = 2, 3, 4, 130
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs made at a time, each in its own process.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to keep the run in.")]
+Again = Annotated[
+    str | None,
+    typer.Option("--problem", help="The problem again (name or file.py:name), where its code is needed: nonlinear PDEs."),
+]
+
+
+def console(stderr: bool = False):
+    """Nothing in a text is read as markup: paths may have brackets."""
+    from rich.console import Console
+
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 160
+    return Ours(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
+def guarded(command):
+    """A user's mistake, a full disk, a missing file: one line and exit code 2; Ctrl-C: 130."""
+
+    @wraps(command)
+    def wrapped(*args, **kwargs):
+        try:
+            with stoppable():
+                command(*args, **kwargs)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            print("sapm: interrupted; what was done is kept.", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except Exception as error:
+            if os.environ.get("SAPM_TRACEBACK") or not expected(error):
+                raise
+            print(f"sapm: {sentence(error)}", file=sys.stderr)
+            raise typer.Exit(BAD) from None
+
+    return wrapped
+
+
+def show(content: Any, as_json: bool) -> None:
+    """A dictionary as JSON, a text as it is, or a table."""
+    if as_json:
+        print(json.dumps(plain(content), ensure_ascii=False, allow_nan=False))
+    elif isinstance(content, str):
+        print(content)
+    else:
+        console().print(content)
