@@ -75,6 +75,7 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 # ---------------------------------------------------------------- units
 
 Weights = Sequence[tuple[Any, Any]]
+USUAL = (1.0, 100.0)  # `balance` of the operators that the damping was chosen on
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Scaling:
     center: np.ndarray
     spread: np.ndarray
     size: float
+    stiffness: float = 1.0  # by how much the operator magnifies more, or less, than operators usually do
 
     @float64
     def term(self, term: Term) -> Term:
@@ -111,19 +113,22 @@ def scaling_of(samples: Samples, wanted: bool = True) -> Scaling:
     d = samples.terms[0].x.value.shape[1]
     if not wanted:
         return Scaling(np.zeros(d), np.ones(d), 1.0)
+    counted = [np.broadcast_to(np.asarray(term.weight) > 0, len(term.y)) for term in samples.terms]
     if samples.domain is not None:
         center, spread = domain_from(samples.domain).frame
     else:
-        x = np.asarray(samples.terms[0].x.value)
+        x = np.asarray(samples.terms[0].x.value)[counted[0]]
         center, spread = x.mean(0), np.sqrt(3) * x.std(0)
         spread = np.where(spread > 1e-12 * np.abs(x).max(0), spread, 1.0)
-    size = 0.0
-    for term in samples.terms:
-        y = np.asarray(term.y)
-        strength = 1.0 if not term.is_pde else balance(np.asarray(term.c), spread)
+    size, stiffness = 0.0, 1.0
+    for term, rows in zip(samples.terms, counted, strict=True):
+        y, strength = np.asarray(term.y)[rows], 1.0
+        if term.is_pde:
+            strength = balance(np.asarray(term.c), spread)
+            stiffness = strength / np.clip(strength, *USUAL)
         size = max(size, np.sqrt(np.mean(y**2) / strength))
     fits = 1e-100 < size < 1e100
-    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0)
+    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness))
 
 
 def balance(c: np.ndarray, spread: np.ndarray) -> float:

@@ -89,6 +89,8 @@ def plan(
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
         method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network)
+        if more.get("lifted") and max_iter is not None:  # most of the steps are for the true loss
+            more["lifted"] = min(more["lifted"], max(whole("max_iter", max_iter, 0) // 3, 0))
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA
@@ -121,13 +123,15 @@ def plan(
 
 
 def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tuple[int, int, list[int]]:
-    """Samples, tangents and layer widths, as far as they are known before the samples are drawn (one output)."""
+    """Samples times outputs, tangents and layer widths, as far as they are known before the samples are drawn."""
     count = lambda given: int(given) if isinstance(given, (int, np.integer)) else len(given)  # noqa: E731
     interior = len(problem.X) if hasattr(problem, "X") else count(points)
     rows = interior + (count(boundary_points) if kind == "pde" else 0)
     hidden = checks.width(width, depth)
     inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
-    return rows, interior if kind == "pde" else 0, [inputs, *([hidden] * (depth - 1) if isinstance(hidden, int) else hidden), 1]
+    outputs = problem.outputs
+    inner = [hidden] * (depth - 1) if isinstance(hidden, int) else hidden
+    return rows * outputs, interior if kind == "pde" else 0, [inputs, *inner, outputs]
 
 
 def solve(
@@ -218,7 +222,7 @@ def execute(
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
     options, seconds = config["options"], config["max_seconds"]
-    method, scaling = build(samples, config, sigma), scaling_of(samples, options["scale"])
+    method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
         first = int(previous.history["iteration"].max())
