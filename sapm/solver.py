@@ -89,8 +89,6 @@ def plan(
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
         method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network)
-        if more.get("lifted") and max_iter is not None:  # most of the steps are for the true loss
-            more["lifted"] = min(more["lifted"], max(whole("max_iter", max_iter, 0) // 3, 0))
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA
