@@ -78,6 +78,10 @@ class Function:
         function_of_point("f", self.f)
         evaluate(self.f, "f", self.domain.names, self.domain.points(2, 1), several=True)
 
+    @property
+    def outputs(self) -> int:
+        return evaluate(self.f, "f", self.domain.names, self.domain.points(1, 1), several=True).shape[1]
+
     def samples(self, points=1000, boundary_points=None, test_points=1000, mu=None) -> Samples:
         """Training points are the first Halton points, test points the next."""
         domain = self.domain
@@ -133,6 +137,10 @@ class Regression:
         if len(X) != len(Y):
             raise ValueError(f"{x_name} has {len(X)} samples and {y_name} has {len(Y)}; they must be equal.")
         return X, Y
+
+    @property
+    def outputs(self) -> int:
+        return self.Y.shape[1]
 
     def samples(self, points=None, boundary_points=None, test_points=None, mu=None) -> Samples:
         weight = 1.0 if self.weights is None else self.weights * (len(self.weights) / self.weights.sum())
@@ -226,6 +234,8 @@ class PDE:
         """Where characteristics enter through that face: sign · c·n < 0."""
         c, _ = self.equation.form(x)
         return self.sign * np.sum(c * self.domain.normal(face, x), axis=1) < -1e-12 * (1 + np.linalg.norm(c, axis=1))
+
+    outputs = 1
 
     @property
     def mu(self) -> float:

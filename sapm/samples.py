@@ -118,6 +118,7 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 # ---------------------------------------------------------------- units
 
 Weights = Sequence[tuple[Any, Any]]
+USUAL = (1.0, 100.0)  # `strength` of the operators that the damping was chosen on
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Scaling:
     center: np.ndarray
     spread: np.ndarray
     size: float
+    stiffness: float = 1.0  # by how much the operator magnifies more, or less, than operators usually do
 
     @float64
     def term(self, term: Term) -> Term:
@@ -155,17 +157,20 @@ def scaling_of(samples: Samples, wanted: bool = True) -> Scaling:
 
 def _suited(samples: Samples) -> Scaling:
     """Inputs into [-1, 1] (data: as uniform ones would be), and outputs about as large as the data say u is."""
+    counted = [np.broadcast_to(np.asarray(term.weight) > 0, len(term.y)) for term in samples.terms]
     if samples.domain is not None:
         center, spread = domain_from(samples.domain).frame
     else:
-        x = np.asarray(samples.terms[0].x.value)
+        x = np.asarray(samples.terms[0].x.value)[counted[0]]
         center, spread = x.mean(0), np.sqrt(3) * x.std(0)
         spread = np.where(spread > 1e-12 * np.abs(x).max(0), spread, 1.0)
+    strengths = [strength(term, spread) for term in samples.terms]
     size = 0.0
-    for term in samples.terms:
-        size = max(size, np.sqrt(np.mean(np.asarray(term.y) ** 2) / strength(term, spread)))
+    for term, rows, by in zip(samples.terms, counted, strengths, strict=True):
+        size = max(size, np.sqrt(np.mean(np.asarray(term.y)[rows] ** 2) / by))
+    stiffness = strengths[0] / np.clip(strengths[0], *USUAL)
     fits = 1e-100 < size < 1e100
-    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0)
+    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness))
 
 
 @float64

@@ -125,14 +125,15 @@ def plan(
 
 
 def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tuple[int, int, list[int]]:
-    """Samples, tangents and layer widths, as far as they are known before the samples are drawn (one output)."""
+    """Samples times outputs, tangents and layer widths, as far as they are known before the samples are drawn."""
     count = lambda given: int(given) if isinstance(given, (int, np.integer)) else len(given)  # noqa: E731
     interior = len(problem.X) if hasattr(problem, "X") else count(points)
     rows = interior + (count(boundary_points) if kind == "pde" else 0)
     hidden = checks.width(width, depth)
     inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
-    channels = problem.equation.channels if kind == "pde" else 0
-    return rows, interior * channels, [inputs, *([hidden] * (depth - 1) if isinstance(hidden, int) else hidden), 1]
+    outputs, channels = problem.outputs, problem.equation.channels if kind == "pde" else 0
+    inner = [hidden] * (depth - 1) if isinstance(hidden, int) else hidden
+    return rows * outputs, interior * channels, [inputs, *inner, outputs]
 
 
 def solve(
@@ -223,7 +224,7 @@ def execute(
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
     options, seconds = config["options"], config["max_seconds"]
-    method, scaling = build(samples, config, sigma), scaling_of(samples, options["scale"])
+    method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
         first = int(previous.history["iteration"].max())

@@ -68,7 +68,7 @@ class Run:
 
     @float64
     def predict(self, i: int, x) -> np.ndarray:
-        """The network of seed i at the points x, (n, d) or for one input (n,): an array (n, outputs)."""
+        """The network of seed i, in the units it was trained in, at the points x, (n, d) or (n,): an array (n, outputs)."""
         x = as_columns("x", x)
         if x.shape[1] != self.method.widths[0]:
             raise ValueError(f"x has {x.shape[1]} columns; the network takes {self.method.widths[0]} inputs.")

@@ -19,3 +19,22 @@ settings.load_profile("fixed")
 def double_precision():
     with jax.enable_x64(True):
         yield
+
+
+LONG = (  # tests and cases of tests that take many seconds, and whose like run by default
+    "test_stationary_and_never_up[sapm-pde-relu-2x3x3x3x1]",
+    "test_stationary_and_never_up[pm-pde-relu-2x3x3x3x1]",
+    "test_seeds_together_equal_seeds_apart[pinn]",
+    "test_sweeps[sapm-pde-sin-2x4x4x4x4x1]",
+    "test_peers_minimise_the_true_loss[transport_1d-sin-3x4]",
+    "test_descent[transport-sapm]",
+    "test_the_jacobian_and_what_stands_for_it[boundary first]",
+    "test_interrupt_ends_a_series",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.name in LONG:
+            item.add_marker(pytest.mark.slow)

@@ -251,6 +251,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_killed_reproduction_continues(tmp_path):
     """SIGKILL half way, with two runs at a time and one: the same numbers at the end as from a reproduction left alone."""
     script = tmp_path / "short.py"

@@ -43,6 +43,7 @@ def test_conformance():
     assert sum(r["status"] == "passed" for r in results) > 40
 
 
+@pytest.mark.slow
 def test_two_outputs_pipeline_search_and_files(tmp_path):
     X, Y = data(outputs=2)
     model = make_pipeline(StandardScaler(), SAPMRegressor(**SMALL))

@@ -46,6 +46,8 @@ def test_initialisers(init, widths):
         if init == "paper":
             M = widths[l - 1] if l == len(network.weights) else widths[l]
             assert np.max(np.abs(W)) <= M**-0.5 and np.max(np.abs(b)) <= M**-0.5
+        elif init == "features" and l == 1:
+            assert np.max(np.abs(W)) <= 2 and np.any(b != 0)  # random features; the layers above pass them on
         else:
             assert np.all(b == 0)
     again = initialise(jax.random.key(0), widths, relu, init)

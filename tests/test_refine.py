@@ -155,6 +155,7 @@ def test_never_worse():
         assert found.result.table[0]["mean_squared_loss"] >= found.before["mean_squared_loss"]
 
 
+@pytest.mark.slow
 def test_pde_with_layers_of_different_width(tmp_path):
     """The first point is the network given; what was kept in a folder is read and continued as any run is."""
     problem = sapm.PDE(

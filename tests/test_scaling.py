@@ -89,6 +89,20 @@ def test_the_weight_of_the_boundary_is_the_strength_of_the_operator():
     assert result.config["mu"] == problem.mu and "Boundary term × 95.2" in str(result.summary())
 
 
+@pytest.mark.parametrize("size", [2e11, 1e-11])
+def test_targets_of_any_size(size):
+    x = np.linspace(-1, 1, 40)
+    result = sapm.solve(sapm.Regression(x, size * (np.sin(3 * x) + 0.3)), 2, 8, seeds=1, max_iter=40, progress=False)
+    assert result.table[0]["train_error"] < 1e-2
+
+
+def test_samples_without_weight_do_not_set_the_units():
+    x, y = np.linspace(-1, 1, 20), np.ones(20)
+    x[3], y[3] = 1e9, -9999.0
+    scaling = scaling_of(sapm.Regression(x, y, weights=np.where(np.arange(20) == 3, 0.0, 1.0)).samples())
+    assert scaling.size == 1.0 and scaling.spread[0] < 1.2
+
+
 def test_data_of_any_size():
     x = np.linspace(1e6, 1e6 + 5e3, 80)
     y = 1e-7 * np.sin((x - 1e6) / 800)

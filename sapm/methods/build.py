@@ -199,11 +199,11 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
     options = ALL_OPTIONS | OPTIONS[config["method"]] | config["options"]
     hidden = [width] * (depth - 1) if isinstance(width, int) else list(width)
     widths = (samples.terms[0].x.value.shape[1], *hidden, samples.outputs)
-    scaling = scaling_of(samples, options["scale"])
+    scaling = scaling_of(samples, config["options"].get("scale", False))
     terms = [scaling.term(term) for term in samples.terms]
     terms = [directional(term) for term in terms] if options.get("directional") else terms
     model = config["model"] if all(term.separable for term in terms) else "ls"
-    obj = objective(terms, depth, model, config["alpha"], config["beta"], options["l2"])
+    obj = objective(terms, depth, model, config["alpha"], config["beta"], options["l2"] * scaling.size**2)
     common = {"init": config["init"], "start": config["start"]}
     if config["method"] in OPTIMISERS:
         return descent(
@@ -211,7 +211,7 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
         )
     if config["method"] == "gauss-newton":
         given = {name: options[name] for name in ("lifted", "algebra", "bend")}
-        damping = (options["damping"] or start_damping(sigma)) * scaling.size**2
+        damping = (options["damping"] or start_damping(sigma)) * scaling.size**2 * scaling.stiffness
         return gauss_newton(obj, widths, sigma, damping=damping, **given, **common)
     order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
     few = options["polish_after"] is not None  # then a short compilation counts for more than quick sweeps

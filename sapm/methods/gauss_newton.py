@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import ClassVar
 
 import equinox as eqx
@@ -31,6 +32,7 @@ from sapm.linearise import (
     rows_of,
     squares,
     times,
+    total,
     transposed,
     unflatten,
     unroot,
@@ -44,14 +46,15 @@ MEMORY = 4e9  # bytes of the matrix of a seed: beyond, none is made ("free")
 PRECISION, PRODUCTS = 1e-4, 200  # of conjugate gradients without a matrix: relative residual, and products at most
 DOWN, UP, TRIES = 30.0, 3.0, 4  # the damping after a step that is taken, that fails; trials from one linearisation
 DAMPING, DAMPING_RELU = 1e-2, 100.0  # at the start
-FLAT, FAILED = 1e-14, 5  # it has converged: a loss that is flat to first order, or so many linearisations without a lower one
+FLAT, FAILED, STRONG = 1e-14, 5, 1e-3  # converged: a loss flat to first order, or so many linearisations in a row without
+# a lower one although the damping was at least that fraction of the trace of the matrix
 
 
 class GNState(eqx.Module):
     """`loss` is that of the phase: the penalty loss while lifted, then the true one. gain: actual over predicted decrease.
 
-    `failed`: linearisations in a row from which no trial lowered the loss. `flat`: |gradient| |weights| / loss. `first`: the
-    network at the start, where the lifted phase can still be undone; `undone`: whether it was.
+    `failed`: linearisations in a row from which no trial lowered the loss, however strongly damped. `flat`: |gradient| |weights|
+    / loss. `first`: the network at the start, where the lifted phase can still be undone; `undone`: whether it was.
     """
 
     count: Int[Array, ""]
@@ -108,7 +111,7 @@ class GaussNewton(eqx.Module):
 
     def settled(self, diagnostics: dict[str, float]) -> str:
         found = f"gradient {diagnostics['gradient']:.1e}"
-        if diagnostics["phase"] == 0:
+        if diagnostics["phase"] == 0 or not isfinite(diagnostics["gradient"]):
             return ""
         if diagnostics["failed"] >= FAILED:
             return f"no step lowers the loss any more ({found}, damping up to {diagnostics['damping']:.0e})"
@@ -251,8 +254,16 @@ class GaussNewton(eqx.Module):
         _, nu, point, value, gain = lax.while_loop(going, attempt, first)
         good = value < loss
         point = jax.tree.map(lambda a, b: jnp.where(good, a, b), point, here)
-        nu = jnp.clip(jnp.where(good, nu / DOWN, nu), 1e-20, 1e12)
-        gradient = 2 * jnp.sqrt(square(transposed(at.rows, at.rho)))
+        tried = nu
+        nu = jnp.clip(jnp.where(good, nu / DOWN, nu), 1e-18 * self.damping, 1e14 * self.damping)
+        slope = transposed(at.rows, at.rho)
+        if self.objective.l2 is not None:
+            shrinking = at.network.stack.map(lambda layer: Dense(self.objective.l2 * layer.W, jnp.zeros_like(layer.b)))
+            slope = jax.tree.map(jnp.add, slope, shrinking)
+        gradient = 2 * jnp.sqrt(square(slope))
+        trace = total(squares(at.rows), lambda layer: jnp.sum(layer.W) + jnp.sum(layer.b))
+        strong = tried >= STRONG * trace
+        failed = jnp.where(leaving, 0.0, state.failed) + strong
         flat = gradient * jnp.sqrt(square(at.network.stack)) / jnp.maximum(loss, TINY)
         return replace(
             state,
@@ -262,7 +273,7 @@ class GaussNewton(eqx.Module):
             damping=nu,
             gain=jnp.where(good, gain, 0.0),
             gradient=gradient,
-            failed=jnp.where(good, 0.0, state.failed + 1),
+            failed=jnp.where(good, 0.0, failed),
             flat=flat,
         )
 
@@ -282,11 +293,13 @@ class GaussNewton(eqx.Module):
         return point, self._loss(point, at.lifting)
 
     def losses(self, state: GNState) -> tuple[Array, Array]:
-        true, plain = mean_square(state.point.network, self.objective.terms), true_loss(self.objective, state.point.network)
+        network = self.network(state)
+        true, plain = mean_square(network, self.objective.terms), true_loss(self.objective, network)
         return jnp.where(state.count <= self.lifted, state.loss, plain) if self.free else plain, true
 
     def network(self, state: GNState) -> Network:
-        return state.point.network
+        """While lifted, that of the start as long as it has the lower true loss."""
+        return self._fallen_back(state, state.count <= self.lifted).point.network
 
     def blocks(self) -> list[tuple[str, Callable]]:
         return [("the Gauss-Newton step", self.step)]
