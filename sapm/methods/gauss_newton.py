@@ -325,13 +325,9 @@ def count_weights(widths: Sequence[int]) -> int:
 
 
 def flops(rows: int, tangents: int, widths: Sequence[int]) -> dict[str, float]:
-    """Floating-point operations of one linearisation and solve, by the algebra. `tangents`: channels of all samples.
-
-    Where the dual's Hadamard products do not fit into the cache, an entry takes as long as PASSING operations more.
-    """
+    """Floating-point operations of one linearisation and solve, by the algebra. `tangents`: channels of all samples."""
     r, t, p = float(rows), float(tangents), float(count_weights(widths))
-    passing = PASSING if 8 * (r + t) ** 2 > CACHE else 0
-    small = (r * r + t * r + t * t) * sum(2 * (i + o) + passing for i, o in itertools.pairwise(widths))
+    small = 2 * (r * r + t * r + t * t) * sum(i + o for i, o in itertools.pairwise(widths))
     return {"primal": 2 * r * p * p + p**3 / 3, "dual": small + r**3 / 3, "dense": 2 * r * r * p + r**3 / 3}
 
 
@@ -340,8 +336,15 @@ def start_damping(sigma: Activation) -> float:
 
 
 def choose_algebra(rows: int, tangents: int, widths: Sequence[int]) -> str:
-    """The fewest operations of those whose matrix fits into memory; else "free"."""
+    """The fewest operations of those whose matrix fits into memory; else "free".
+
+    Where the dual's Hadamard products do not fit into the cache, an entry takes as long as PASSING operations more.
+    """
     counts, sizes = flops(rows, tangents, widths), matrix_bytes(rows, count_weights(widths))
+    sizes["dual"] += 2 * 8 * tangents * tangents  # its factors, before the channels are summed
+    entries = rows * rows + tangents * rows + tangents * tangents
+    if 8 * (rows + tangents) ** 2 > CACHE:
+        counts["dual"] += PASSING * entries * (len(widths) - 1)
     fit = [name for name in counts if sizes[name] <= MEMORY]
     return min(fit, key=lambda name: counts[name]) if fit else "free"
 
