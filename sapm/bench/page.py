@@ -18,7 +18,7 @@ LINES = {  # of a figure, by track and method: colour and width
     ("B", "auto"): ("#c2410c", 2.4),
     ("B", "optimistix-lm"): ("#1d4ed8", 1.4),
     ("B", "optimistix-lm-cholesky"): ("#1e3a8a", 1.4),
-    ("B", "optimistix-bfgs"): ("#9333ea", 1.4),
+    ("B", "optimistix-bfgs"): ("#111827", 1.4),
     ("B", "scipy-least-squares"): ("#0e7490", 1.4),
     ("B", "scipy-bfgs"): ("#7c3aed", 1.4),
     ("B", "optimistix-lbfgs"): ("#be185d", 1.4),
