@@ -17,6 +17,9 @@ _HOME = {
     "Dirichlet": "conditions",
     "Neumann": "conditions",
     "Robin": "conditions",
+    "Periodic": "conditions",
+    "Observed": "conditions",
+    "Fourier": "embedding",
     "solve": "solver",
     "resume": "solver",
     "refine": "refiner",
@@ -34,9 +37,12 @@ if TYPE_CHECKING:
     from sapm.conditions import Initial as Initial
     from sapm.conditions import InitialVelocity as InitialVelocity
     from sapm.conditions import Neumann as Neumann
+    from sapm.conditions import Observed as Observed
+    from sapm.conditions import Periodic as Periodic
     from sapm.conditions import Robin as Robin
     from sapm.domain import Ball as Ball
     from sapm.domain import Box as Box
+    from sapm.embedding import Fourier as Fourier
     from sapm.estimator import SAPMRegressor as SAPMRegressor
     from sapm.objective import Certificate as Certificate
     from sapm.problem import PDE as PDE

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from sapm.equation import place
 from sapm.jet import float64
+from sapm.pointwise import place
 
 LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
 
@@ -85,7 +85,7 @@ def _onto(domain, x: np.ndarray) -> np.ndarray:
 def covering(problem: Any, on: dict[str, np.ndarray]) -> np.ndarray:
     """The first condition that says what u is at each boundary point, -1 for none; `on[face]`: which points lie on that face."""
     found = np.full(len(next(iter(on.values()))), -1)
-    for i, condition in reversed(list(enumerate(problem.conditions))):
+    for i, condition in reversed(list(enumerate(problem.stated))):
         for face in condition.faces_in(problem.domain) if condition.about == "value" else ():
             found[on[face]] = i
     return found
@@ -96,7 +96,7 @@ def reference(problem: Any, x: np.ndarray, rtol: float = 1e-11) -> np.ndarray:
     """u at the points x (n, d), (n,); NaN where no characteristic brings data."""
     feet = trace_back(problem, x, rtol)
     u = np.full(len(x), np.nan)
-    for i, condition in enumerate(problem.conditions):
+    for i, condition in enumerate(problem.stated):
         mine = feet.condition == i
         if mine.any():
             datum = condition.datum(problem.domain, feet.x[mine])

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sapm.domain import Domain
-from sapm.equation import evaluate
 from sapm.names import nearest
-
-
-def function_of_point(what: str, given) -> Callable:
-    if not callable(given):
-        raise TypeError(f"{what} is {given!r}; give a function of one point, such as lambda p: jnp.sin(p.x).")
-    return given
+from sapm.pointwise import evaluate, function_of_point, place, table
 
 
 @dataclass(frozen=True)
 class Condition:
-    """u = g on a part of the boundary. `weight`: how much it counts beside other conditions; `points`: how many, or which."""
+    """u = g on a part of the boundary. `weight`: how much it counts beside other conditions; `points`: how many, or which.
+
+    `of`: the function it is about, by its name in the residual, where there are several; without it g gives a number for each.
+    """
 
     g: Callable
     weight: float = 1.0
     points: Any = None
+    of: str | None = field(default=None, kw_only=True)
     inflow_only: ClassVar[bool] = False
     about: ClassVar[str] = "value"  # or "derivative", or "both"
 
@@ -37,9 +35,26 @@ class Condition:
     def faces_in(self, domain: Domain) -> tuple[str, ...]:
         return _beside_time(domain)
 
-    def datum(self, domain: Domain, x: np.ndarray) -> np.ndarray:
-        """g at the points x: (n, 1)."""
-        return evaluate(self.g, f"the datum of {type(self).__name__}", domain.names, x)
+    def meant(self, fields: Sequence[str]) -> tuple[int, ...]:
+        """Which of the unknown functions it is about."""
+        if self.of is None:
+            return tuple(range(len(fields)))
+        if self.of not in fields:
+            raise ValueError(
+                f"{type(self).__name__} has of={self.of!r}; the residual asks for {', '.join(fields)}." + nearest(self.of, fields)
+            )
+        return (fields.index(self.of),)
+
+    def datum(self, domain: Domain, x: np.ndarray, count: int = 1) -> np.ndarray:
+        """g at the points x: (n, count), a number for each function that is meant."""
+        what = f"the datum of {type(self).__name__}"
+        found = evaluate(self.g, what, domain.names, x, several=count > 1)
+        if found.shape[1] != count:
+            raise ValueError(
+                f"{what} gave {found.shape[1]} number{'s' * (found.shape[1] > 1)} for {count} unknown functions; return one for "
+                "each of them, or say which is meant: of=…."
+            )
+        return found
 
     def operator(self, domain: Domain, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """a (n,) and w (n, d) of the condition a u + w·∇u = g."""
@@ -141,8 +156,8 @@ class Robin(OnFaces):
     b: Any = 1.0
     about: ClassVar[str] = "both"
 
-    def __init__(self, a, b, g, faces: Sequence[str] | None = None, weight: float = 1.0, points: Any = None):
-        for name, value in {"a": a, "b": b, "g": g, "faces": faces, "weight": weight, "points": points}.items():
+    def __init__(self, a, b, g, faces: Sequence[str] | None = None, weight: float = 1.0, points: Any = None, of=None):
+        for name, value in {"a": a, "b": b, "g": g, "faces": faces, "weight": weight, "points": points, "of": of}.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
         for name, value in {"a": a, "b": b}.items():
@@ -155,3 +170,58 @@ class Robin(OnFaces):
 
     def operator(self, domain: Domain, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._at(domain, "a", x), self._at(domain, "b", x)[:, None] * self.normal(domain, x)
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Observed(Condition):
+    """u is known at points anywhere in the domain: Observed(x, u), x (n, coordinates), u (n,) or a column for each function."""
+
+    x: Any = None
+    u: Any = None
+
+    def __init__(self, x, u, weight: float = 1.0, of: str | None = None):
+        for name, value in {"g": lambda p: 0.0, "x": x, "u": u, "weight": weight, "points": None, "of": of}.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def faces_in(self, domain: Domain) -> tuple[str, ...]:
+        return ()
+
+    def place_in(self, domain: Domain) -> np.ndarray:
+        """Its points; a sentence where they are not in the domain."""
+        x = table("x of Observed", self.x, len(domain.names))
+        if len(found := table("u of Observed", self.u)) != len(x):
+            raise ValueError(f"Observed has {len(x)} points and {len(found)} values; they must be equal.")
+        outside = domain.gap(x) < -1e-9
+        if outside.any():
+            raise ValueError(f"Observed has a point outside the domain: {place(domain.names, x[outside.argmax()])}.")
+        return x
+
+    def datum(self, domain: Domain, x: np.ndarray, count: int = 1) -> np.ndarray:
+        return table("u of Observed", self.u, count)
+
+
+@dataclass(frozen=True, init=False)
+class Periodic:
+    """u and all its derivatives are equal at both ends of these coordinates: Periodic("x"). It holds exactly.
+
+    The network gets the sine and cosine of the coordinate, once around, in place of the coordinate itself.
+    """
+
+    coordinates: tuple[str, ...]
+
+    def __init__(self, *coordinates: str):
+        if not coordinates or not all(isinstance(name, str) for name in coordinates):
+            raise TypeError(f'Periodic got {coordinates!r}; wanted names of coordinates, such as Periodic("x").')
+        object.__setattr__(self, "coordinates", coordinates)
+
+    def indices(self, domain: Domain) -> tuple[int, ...]:
+        for name in self.coordinates:
+            if name not in domain.names:
+                raise ValueError(
+                    f"Periodic({name!r}) is not about a coordinate; there are {', '.join(domain.names)}."
+                    + nearest(name, domain.names)
+                )
+            if not {name + "-", name + "+"} <= set(domain.faces):
+                raise ValueError(f"Periodic({name!r}) needs a coordinate with two ends, {name}- and {name}+; use a Box for it.")
+        return tuple(domain.names.index(name) for name in self.coordinates)

@@ -24,18 +24,21 @@ def halton(n: int, dimension: int, start: int = 0) -> np.ndarray:
 
 
 class Coordinates:
-    """One point with its coordinates by name (`p.x`, `p.t`) and all of them in order (`p.vector`)."""
+    """One point with its coordinates by name (`p.x`, `p.t`) and all of them in order (`p.vector`); `more` numbers by name."""
 
-    def __init__(self, names: Sequence[str], vector: Any):
-        self._names, self.vector = tuple(names), vector
+    def __init__(self, names: Sequence[str], vector: Any, more: Mapping[str, Any] | None = None):
+        self._names, self.vector, self._more = tuple(names), vector, more or {}
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in self._more:
+            return self._more[name]
         if name not in self._names:
+            known = [*self._names, *self._more]
             raise ValueError(
-                f"p.{name} is not a coordinate; this domain has {', '.join(self._names)} (and p.vector for all of them)."
-                + nearest(name, self._names)
+                f"p.{name} is not a coordinate; this domain has {', '.join(known)} (and p.vector for all coordinates)."
+                + nearest(name, known)
             )
         return self.vector[self._names.index(name)]
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from inspect import signature
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -23,14 +24,9 @@ import numpy as np
 from sapm.domain import Coordinates
 from sapm.jet import float64
 from sapm.names import nearest
+from sapm.pointwise import NEEDS_NUMBERS, numbers_of, place
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
-NEEDS_NUMBERS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-)  # what a function that uses `if` or plain NumPy raises when it is traced
 
 
 def called(key: Key) -> str:
@@ -41,8 +37,8 @@ def called(key: Key) -> str:
 class Unknown:
     """u inside a residual: `u.value`, `u.x`, `u.xx`, `u.d("t", "x")`; `give(key)` supplies the numbers."""
 
-    def __init__(self, names: Sequence[str], give: Callable[[Key], Any]):
-        self._names, self._give = tuple(names), give
+    def __init__(self, names: Sequence[str], give: Callable[[Key], Any], called: str = "u"):
+        self._names, self._give, self._called = tuple(names), give, called
 
     @property
     def value(self):
@@ -52,7 +48,7 @@ class Unknown:
         for name in coordinates:
             if name not in self._names:
                 raise ValueError(
-                    f'u.d("{name}") asks for a derivative along {name!r}; this domain has {", ".join(self._names)}.'
+                    f'{self._called}.d("{name}") asks for a derivative along {name!r}; this domain has {", ".join(self._names)}.'
                     + nearest(name, self._names)
                 )
         return self._give(tuple(sorted(coordinates, key=self._names.index)))
@@ -64,8 +60,8 @@ class Unknown:
         if parts is None:
             written = ["value", *self._names, *("".join(pair) for pair in combinations_with_replacement(self._names, 2))]
             raise ValueError(
-                f"u.{name} is not known; use u.value, {', '.join('u.' + n for n in self._names)} "
-                f'or u.d("{self._names[0]}") for derivatives.' + nearest(name, written)
+                f"{(u := self._called)}.{name} is not known; use {u}.value, {', '.join(f'{u}.{n}' for n in self._names)} "
+                f'or {u}.d("{self._names[0]}") for derivatives.' + nearest(name, written)
             )
         return self.d(*parts)
 
@@ -80,57 +76,35 @@ def _split(word: str, names: Sequence[str]) -> Key | None:
     return None
 
 
-def numbers(value, what: str, several: bool = False):
-    """What a user's function gave for one point, as an array (m,) of real numbers, m = 1 unless `several`; or a sentence."""
-    wanted = "a number, or several," if several else "one number"
-    if value is None:
-        raise TypeError(f"{what} returned None; it must return {wanted} for one point (is a `return` missing?).")
+def unknowns(residual: Callable) -> tuple[str, ...]:
+    """What the arguments of residual(p, u, …) after the point are called: one function to find for each."""
     try:
-        value = jnp.asarray(value)
+        given = list(signature(residual).parameters.values())
     except (TypeError, ValueError):
-        raise TypeError(f"{what} returned {value!r}; it must return {wanted} for one point.") from None
-    if jnp.iscomplexobj(value):
-        raise TypeError(f"{what} returned complex numbers; they must be real: take real and imaginary parts apart.")
-    if value.size == 0 or (value.ndim > 1 if several else value.size != 1):
-        raise ValueError(f"{what} returned shape {value.shape}; it must return {wanted} for one point (it is applied to each).")
-    return value.reshape(-1).astype(jnp.float64)
-
-
-def scalar(value, what: str):
-    return numbers(value, what)[0]
-
-
-@float64
-def evaluate(
-    function: Callable, what: str, names: Sequence[str], x: np.ndarray, several: bool = False, finite: bool = True
-) -> np.ndarray:
-    """The user's function of one point at every row of x: (n, outputs). Vectorised where it can be traced, else row by row."""
-    one = lambda row: numbers(function(Coordinates(names, row)), what, several)  # noqa: E731
-    x = np.asarray(x, float)
-    with np.errstate(all="ignore"):
-        one(x[0])  # outside JAX first, where a mistake is reported as it is
-        try:
-            values = np.asarray(jax.vmap(one)(jnp.asarray(x)))
-        except NEEDS_NUMBERS:
-            values = np.stack([np.asarray(one(row)) for row in x])
-    bad = ~np.isfinite(values).all(1)
-    if finite and bad.any():
-        raise ValueError(f"{what} is not finite at {place(names, x[bad.argmax()])}: got {values[bad.argmax()].tolist()}.")
-    return values
-
-
-def place(names: Sequence[str], row: np.ndarray) -> str:
-    """(t=0.5, x=1): a point in words."""
-    return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"
+        return ("u",)
+    names = [a.name for a in given if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) and a.default is a.empty]
+    if len(names) < 2:
+        raise TypeError(
+            f"residual takes {len(names)} arguments; it must take the point and what is to be found: lambda p, u: …, "
+            "or lambda p, u, v: … for two functions."
+        )
+    return tuple(names[1:])
 
 
 @dataclass(eq=False)
 class Equation:
-    """A residual over named coordinates with what tracing has shown of it. `nonlinear` says in which term; "" if it is linear."""
+    """A residual over named coordinates with what tracing has shown of it. `nonlinear` says in which term; "" if it is linear.
+
+    `fields`: the functions to find. `parameters`: numbers to find beside them, with a first guess. A residual with several
+    fields, parameters or rows goes the way of nonlinear ones, whatever it is.
+    """
 
     names: tuple[str, ...]
     residual: Callable
+    parameters: dict[str, float] = field(default_factory=dict)
+    fields: tuple[str, ...] = ("u",)
     keys: list[Key] = field(default_factory=list)
+    rows: int = 1
     traced: bool = True
     nonlinear: str = ""
 
@@ -155,34 +129,43 @@ class Equation:
         """The term that makes it more than first order and linear, in words."""
         return self.nonlinear or called(next((key for key in self.keys if len(key) > 1), ()))
 
-    def _at(self, row, v):
-        """The residual at one point, with the numbers v for the derivatives in `keys`."""
+    def _give(self, row, numbers, found: Callable[[int, Key], Any]):
+        """The residual at one point: (rows,). `found` supplies a derivative of a field, `numbers` are the parameters."""
+        u = [Unknown(self.names, partial(found, i), name) for i, name in enumerate(self.fields)]
+        point = Coordinates(self.names, row, dict(zip(self.parameters, numbers, strict=True)))
+        return numbers_of(self.residual(point, *u), "the residual", several=True)
 
-        def give(key: Key):
+    def _at(self, row, v, numbers=None):
+        """The residual at one point, with v (derivatives in `keys`, fields) for them: (rows,)."""
+
+        def found(i: int, key: Key):
             if key not in self.keys:
                 raise ValueError(
                     f"the residual uses {called(key)} at some points but not at those probed; use jnp.where instead of `if`."
                 )
-            return v[self.keys.index(key)]
+            return v[self.keys.index(key)][i]
 
-        u = Unknown(self.names, give)
-        return scalar(self.residual(Coordinates(self.names, row), u), "the residual")
+        return self._give(row, self.parameters.values() if numbers is None else numbers, found)
 
-    def _record(self, row, number) -> None:
-        def give(key: Key):
+    def _one(self, row, v):
+        """The same for one field and one row: v (derivatives,) → a number."""
+        return self._at(row, v[:, None])[0]
+
+    def _record(self, row, number) -> Any:
+        def found(i: int, key: Key):
             if key not in self.keys:
                 self.keys.append(key)
             return number
 
-        scalar(self.residual(Coordinates(self.names, row), Unknown(self.names, give)), "the residual")
+        return self._give(row, [number * 0 + guess for guess in self.parameters.values()], found)
 
     @staticmethod
     @float64
-    def read(residual: Callable, names: Sequence[str], x: np.ndarray) -> Equation:
+    def read(residual: Callable, names: Sequence[str], x: np.ndarray, parameters: dict[str, float] | None = None) -> Equation:
         """Trace the residual, find out at the points x whether it is linear, and refuse orders above 2."""
-        found = Equation(tuple(names), residual)
+        found = Equation(tuple(names), residual, parameters or {}, unknowns(residual))
         with np.errstate(all="ignore"):
-            found._record(x[0], 0.5)  # outside JAX first, where a mistake is reported as it is
+            found.rows = len(found._record(x[0], 0.5))  # outside JAX first, where a mistake is reported as it is
         try:
             jax.eval_shape(found._record, jnp.zeros(len(names)), jnp.zeros(()))
         except NEEDS_NUMBERS:
@@ -197,9 +180,19 @@ class Equation:
                     f"not yet: the residual contains {called(key)}, a derivative of order {len(key)}; the highest is 2 so far."
                 )
         try:
-            jax.jacfwd(found._at, argnums=1)(x[0], jnp.zeros(len(found.keys)))
+            jax.jacfwd(found._at, argnums=1)(x[0], jnp.zeros((len(found.keys), len(found.fields))))
         except NEEDS_NUMBERS:
             raise ValueError("the residual uses NumPy or `if` on u or its derivatives; use jax.numpy there.") from None
+        several = [
+            f"{len(found.fields)} unknown functions" * (len(found.fields) > 1),
+            "unknown parameters" * bool(found.parameters),
+            f"{found.rows} rows" * (found.rows > 1),
+        ]
+        if any(several):
+            found.nonlinear = next(filter(None, several))
+            if not found.traced:
+                raise ValueError(f"the residual has {found.nonlinear}, and NumPy or `if` on p; it needs jax.numpy and jnp.where.")
+            return found
         at = lambda v: found._jacobian(x, np.broadcast_to(v, (len(x), len(found.keys))))  # noqa: E731
         c = at(np.zeros(len(found.keys)))
         rng = np.random.default_rng(0)
@@ -224,15 +217,15 @@ class Equation:
         return found
 
     def _jacobian(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
-        one = jax.jacfwd(self._at, argnums=1)
+        one = jax.jacfwd(self._one, argnums=1)
         if self.traced:
             return np.asarray(jax.vmap(one)(jnp.asarray(x), jnp.asarray(v)))
         return np.stack([np.asarray(one(row, jnp.asarray(w))) for row, w in zip(x, v, strict=True)])
 
     def _values(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         if self.traced:
-            return np.asarray(jax.vmap(self._at)(jnp.asarray(x), jnp.asarray(v)))
-        return np.array([float(self._at(row, w)) for row, w in zip(x, v, strict=True)])
+            return np.asarray(jax.vmap(self._one)(jnp.asarray(x), jnp.asarray(v)))
+        return np.array([float(self._one(row, w)) for row, w in zip(x, v, strict=True)])
 
     @float64
     def coefficients(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -279,9 +272,9 @@ class Equation:
 
             def slow(row):
                 zero, out = np.zeros(len(self.keys)), np.zeros(d + 2)
-                out[-1] = -float(self._at(row, zero))
+                out[-1] = -float(self._one(row, zero))
                 for k, i in enumerate(where):
-                    out[i] = float(self._at(row, np.eye(len(self.keys))[k])) + out[-1]
+                    out[i] = float(self._one(row, np.eye(len(self.keys))[k])) + out[-1]
                 return out
 
             return slow
@@ -289,7 +282,7 @@ class Equation:
         @jax.jit
         def quick(row):
             zero = jnp.zeros(len(self.keys))
-            value, c = self._at(row, zero), jax.jacfwd(self._at, argnums=1)(row, zero)
+            value, c = self._one(row, zero), jax.jacfwd(self._one, argnums=1)(row, zero)
             return jnp.zeros(d + 2).at[-1].set(-value).at[jnp.array(where)].set(c)
 
         return lambda row: np.asarray(quick(row))
@@ -321,18 +314,22 @@ class Equation:
 
     @cached_property
     def function(self) -> Callable:
-        """(x, u, channels) → the residual at one point. Always the same object, so that programs compiled for it are found."""
+        """(x, outputs, channels of all outputs) → the residual at one point; the last outputs are the parameters.
+
+        Always the same object, so that programs compiled for it are found.
+        """
         second: list[Key] = [key for key in self.keys if len(key) == 2]
+        fields = len(self.fields)
 
         def of_jet(row, value, channels):
             def pick(key: Key):
                 if not key:
-                    return value
+                    return value[:fields]
                 if len(key) == 1:
-                    return channels[self.directions.index((self.names.index(key[0]),))]
+                    return channels[self.directions.index((self.names.index(key[0]),)), :fields]
                 mixed = key[0] != key[1]
-                return channels[len(self.directions) + second.index(key)] / (2 if mixed else 1)
+                return channels[len(self.directions) + second.index(key), :fields] / (2 if mixed else 1)
 
-            return self._at(row, [pick(key) for key in self.keys])
+            return self._at(row, [pick(key) for key in self.keys], value[fields:])
 
         return of_jet

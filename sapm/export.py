@@ -22,14 +22,22 @@ def export(u: Any, path: str | Path) -> Path:
     if path.suffix not in FORMATS:
         known = ", ".join(f"{end} ({name})" for end, name in FORMATS.items())
         raise ValueError(f"{path.name} has no ending that is known; use {known}." + nearest(path.suffix, FORMATS))
-    if u.directions:
-        raise ValueError("a derivative cannot be exported; export u itself.")
     {".onnx": to_onnx, ".pt": _to_pt, ".npz": _to_npz, ".mat": _to_mat}[path.suffix](u, path)
     return path
 
 
+def _exportable(u: Any) -> None:
+    if u.directions:
+        raise ValueError("a derivative cannot be exported; export u itself.")
+    if u.embedding is not None:
+        raise ValueError(
+            "a network of features (Periodic, Fourier) cannot be exported; u.weights has its layers and u.embedding its features."
+        )
+
+
 def arrays(u: Any) -> dict[str, np.ndarray]:
     """W1, b1, W2, …; W is (out, in)."""
+    _exportable(u)
     return {f"{name}{l}": a for l, pair in enumerate(u.weights, 1) for name, a in zip("Wb", pair, strict=True)}
 
 
@@ -48,6 +56,7 @@ def _to_mat(u: Any, path: Path) -> None:
 
 
 def _built_in(u: Any) -> str:
+    _exportable(u)
     if u.sigma.name not in ONNX_NAME:
         raise ValueError(
             f"the activation {u.sigma.name!r} is your own, and other formats do not know it; export to .npz or .mat."

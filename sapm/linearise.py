@@ -30,12 +30,21 @@ TINY = 1e-300
 
 
 class Row(eqx.Module):
-    """One layer's factors of J̃. Rows r are (sample, output) pairs; the first rows have tangents, k each (some may be 0)."""
+    """One layer's factors of J̃. Rows r are (sample, output) pairs; the first rows have tangents, k each (some may be 0).
+
+    `constants`: so many of the last outputs of this layer have a b and no W.
+    """
 
     g: Float[Array, "r out"]
     z: Float[Array, "r in"]
     gt: Float[Array, "t k out"]
     zt: Float[Array, "t k in"]
+    constants: int = eqx.field(static=True, default=0)
+
+    @property
+    def gw(self) -> Float[Array, "r out"]:
+        """g as W sees it."""
+        return self.g.at[:, -self.constants :].set(0.0) if self.constants else self.g
 
 
 def total(stack: Stack, f: Callable) -> Array:
@@ -116,7 +125,7 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
     n, o = term.y.shape
     *below, r_top = defects(term, network, u).layers()
     # No value is free at the top: the output has the value that the last layer gives, and no defect in it.
-    output = replace(u.tail[-1], value=r_top.value + target(term, u.tail[-1], True).value)
+    output = replace(u.tail[-1], value=r_top.value + target(term, u.tail[-1], True, r_top.value).value)
     r = Stack.of([*below, replace(r_top, value=jnp.zeros_like(r_top.value))], network.stack.run)
     residual, back = jax.vjp(term.residual, output)
     top = jax.vmap(lambda e: back(jnp.broadcast_to(e, (n, o)))[0])(jnp.eye(o))
@@ -164,7 +173,7 @@ def unroot(root: Float[Array, "n o o"], x: Float[Array, "o n ..."], transpose: b
     return jnp.moveaxis(out.reshape(x.shape[1], x.shape[0], *x.shape[2:]), 1, 0)
 
 
-def rows_of(terms: Sequence[Term], parts: Sequence[Linear]) -> tuple[Stack, Array]:
+def rows_of(terms: Sequence[Term], parts: Sequence[Linear], constants: int = 0) -> tuple[Stack, Array]:
     """The factors of J̃ by layer and ρ̃. Terms with tangents come first."""
     scales, channels = [root_weight(term) for term in terms], max(term.channels for term in terms)
 
@@ -186,6 +195,7 @@ def rows_of(terms: Sequence[Term], parts: Sequence[Linear]) -> tuple[Stack, Arra
     stacks = [(part.g, part.z) for part in parts]
     head = [row(*((g.head[j], z.head[j]) for g, z in stacks)) for j in range(len(stacks[0][0].head))]
     tail = [row(*((g.tail[j], z.tail[j]) for g, z in stacks)) for j in range(len(stacks[0][0].tail))]
+    tail[-1] = replace(tail[-1], constants=constants)
     body = None
     if stacks[0][0].body is not None:
         body = jax.vmap(row)(*((g.body, z.body) for g, z in stacks))
@@ -200,7 +210,10 @@ def gram(rows: Stack) -> Float[Array, "r r"]:
     """K = J̃ J̃ᵀ without J̃: Hadamard products of small Gram matrices, over layers and channels."""
 
     def one(row: Row) -> Array:
-        K = (row.g @ row.g.T) * (row.z @ row.z.T + 1.0)
+        if row.constants:
+            K = (row.gw @ row.gw.T) * (row.z @ row.z.T) + row.g @ row.g.T
+        else:
+            K = (row.g @ row.g.T) * (row.z @ row.z.T + 1.0)
         t, k = row.gt.shape[:2]
         if t == 0:
             return K
@@ -217,8 +230,8 @@ def transposed(rows: Stack, v: Float[Array, " r"]) -> Stack:
 
     def one(row: Row) -> Dense:
         t = row.gt.shape[0]
-        weighted = v[:, None] * row.g
-        return Dense(weighted.T @ row.z + jnp.einsum("tko,tki->oi", v[:t, None, None] * row.gt, row.zt), weighted.sum(0))
+        W = (v[:, None] * row.gw).T @ row.z + jnp.einsum("tko,tki->oi", v[:t, None, None] * row.gt, row.zt)
+        return Dense(W, v @ row.g)
 
     return rows.map(one)
 
@@ -238,8 +251,7 @@ def dense(rows: Stack) -> Float[Array, "r p"]:
     """J̃, columns layer by layer."""
 
     def one(row: Row) -> Array:
-        z = jnp.concatenate([row.z, jnp.ones((len(row.z), 1))], axis=1)
-        J = row.g[:, :, None] * z[:, None, :]
+        J = jnp.concatenate([row.gw[:, :, None] * row.z[:, None, :], row.g[:, :, None]], axis=2)
         t = row.gt.shape[0]
         if t:
             inner = jnp.einsum("tko,tki->toi", row.gt, row.zt)
@@ -286,8 +298,8 @@ def normal(rows: Stack) -> Float[Array, "p p"]:
                 cut = lambda a: jnp.take(a, jnp.minimum(begin + at + jnp.arange(size), end - 1), axis=0)  # noqa: E731
                 g, z = cut(row.g) * inside[:, None], cut(row.z)
                 if begin == t:
-                    return Row(g, z, row.gt[:0], row.zt[:0])
-                return Row(g, z, cut(row.gt) * inside[:, None, None], cut(row.zt))
+                    return Row(g, z, row.gt[:0], row.zt[:0], row.constants)
+                return Row(g, z, cut(row.gt) * inside[:, None, None], cut(row.zt), row.constants)
 
             return rows.map(take)
 
@@ -304,9 +316,9 @@ def squares(rows: Stack) -> Stack:
 
     def one(row: Row) -> Dense:
         t = row.gt.shape[0]
-        W = (row.g**2).T @ row.z**2
+        W = (row.gw**2).T @ row.z**2
         if t:
-            W = W + 2 * jnp.einsum("to,tko,ti,tki->oi", row.g[:t], row.gt, row.z[:t], row.zt)
+            W = W + 2 * jnp.einsum("to,tko,ti,tki->oi", row.gw[:t], row.gt, row.z[:t], row.zt)
             W = W + jnp.einsum("tko,tjo,tki,tji->oi", row.gt, row.gt, row.zt, row.zt)
         return Dense(W, jnp.sum(row.g**2, axis=0))
 

@@ -132,13 +132,17 @@ class Dense(eqx.Module):
 
 
 class Network(eqx.Module):
-    """σ between layers l = 1..L, the last layer linear. `stack[l]` is layer l."""
+    """σ between layers l = 1..L, the last layer linear. `stack[l]` is layer l.
+
+    `constants`: so many of the last outputs do not depend on the input. Their rows of W_L are 0, and stay so.
+    """
 
     stack: Stack
     sigma: Activation = eqx.field(static=True)
+    constants: int = eqx.field(static=True, default=0)
 
     @staticmethod
-    def of(weights: Sequence[tuple[Any, Any]], sigma: Activation) -> Network:
+    def of(weights: Sequence[tuple[Any, Any]], sigma: Activation, constants: int = 0) -> Network:
         """From [(W_1, b_1), …, (W_L, b_L)], W_l of shape (out, in)."""
         layers = [Dense(jnp.asarray(W), jnp.asarray(b)) for W, b in weights]
         widths = [layers[0].W.shape[1]] + [layer.W.shape[0] for layer in layers]
@@ -150,7 +154,14 @@ class Network(eqx.Module):
                     f"layer {l} has W {layer.W.shape} and b {layer.b.shape}; the layer below gives {widths[l - 1]} values, "
                     f"so W must be (out, {widths[l - 1]}) and b (out,)."
                 )
-        return Network(Stack.of(layers, equal_run(widths)), sigma)
+        return Network(Stack.of(layers, equal_run(widths)), sigma, constants)
+
+    def layer(self, l) -> Dense:
+        """Layer l as it acts: at the top the constants see no input."""
+        layer = self.stack[l]
+        if not self.constants or not isinstance(l, int) or l != self.depth:
+            return layer
+        return Dense(layer.W.at[-self.constants :].set(0.0), layer.b)
 
     @property
     def depth(self) -> int:
@@ -177,7 +188,7 @@ class Network(eqx.Module):
         """The inverse of `widen_input`."""
         weights = [(layer.W, layer.b) for layer in self.stack.layers()]
         weights[0] = (weights[0][0][:, :width], weights[0][1])
-        return Network.of(weights, self.sigma)
+        return Network.of(weights, self.sigma, self.constants)
 
     @property
     def weights(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -197,7 +208,7 @@ class Network(eqx.Module):
             head.append(u)
         if q >= p:
             z, body = lax.scan(through, z, self.stack.body)
-        for layer in self.stack.tail:
+        for layer in (*self.stack.tail[:-1], self.layer(self.depth)):
             z, u = through(z, layer)
             tail.append(u)
         return Stack(tuple(head), body, tuple(tail), (p, q))
@@ -275,8 +286,10 @@ INITIALISERS: dict[str, Callable] = {
 }
 
 
-def initialise(key: PRNGKeyArray, widths: Sequence[int], sigma: Activation, init: str = "paper") -> Network:
-    """A random network with layer widths m_0 … m_L."""
+def initialise(
+    key: PRNGKeyArray, widths: Sequence[int], sigma: Activation, init: str = "paper", constants: Array | None = None
+) -> Network:
+    """A random network with layer widths m_0 … m_L. `constants`: what the last outputs are, at every input."""
     if init not in INITIALISERS:
         raise ValueError(f"init={init!r} is not known; use one of {', '.join(INITIALISERS)}.")
     if len(widths) < 3 or min(widths) < 1:
@@ -289,4 +302,9 @@ def initialise(key: PRNGKeyArray, widths: Sequence[int], sigma: Activation, init
         return Dense(*INITIALISERS[init](keys[l - 1], shape, l, depth, sigma))
 
     stack = Stack.build(layer, 1, depth, (max(p, 2), q) if p <= q else NO_RUN)
-    return Network(stack.grow() if p == 1 else stack, sigma)
+    stack = stack.grow() if p == 1 else stack
+    if constants is None:
+        return Network(stack, sigma)
+    q, top = len(constants), stack[depth]
+    top = Dense(top.W.at[-q:].set(0.0), top.b.at[-q:].set(constants))
+    return Network(stack.set(depth, top), sigma, q)

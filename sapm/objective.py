@@ -67,6 +67,7 @@ class Objective(eqx.Module):
     alpha: tuple[Float[Array, " L"], ...]
     model: str = eqx.field(static=True)
     l2: Float[Array, ""] | None = None
+    constants: Float[Array, " q"] | None = None  # where the outputs that do not depend on the input start
 
     @property
     def adaptive(self) -> bool:
@@ -119,8 +120,8 @@ def check_widths(obj: Objective, widths: Sequence[int]) -> None:
     if len(widths) != obj.depth + 1:
         raise ValueError(f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has depth {obj.depth}.")
     for term in obj.terms:
-        inputs, outputs = term.x.value.shape[1], term.y.shape[1]
-        if (widths[0], widths[-1]) != (inputs, outputs):
+        inputs, outputs = term.x.value.shape[1], term.outputs
+        if (widths[0], widths[-1]) != (inputs, outputs if outputs is not None else widths[-1]):
             raise ValueError(
                 f"widths={list(widths)} are for {widths[0]} inputs and {widths[-1]} outputs, "
                 f"but a term has {inputs} and {outputs}."
@@ -143,9 +144,15 @@ def true_loss(obj: Objective, network: Network) -> Float[Array, ""]:
     return loss + obj.l2 * sum(jnp.sum(layer.W**2) for layer in network.stack.layers())
 
 
-def target(term: Term, u: Jet, top: bool) -> Jet:
-    """What layer l should give: the free jet u_l; at the top the labels, or for a PDE term no value and the free d_L."""
-    return Jet(jnp.zeros_like(term.y) if term.is_pde else term.y, u.tangents, u.forms) if top else u
+def target(term: Term, u: Jet, top: bool, output: Array | None = None) -> Jet:
+    """What layer l should give: the free jet u_l; at the top the labels, or for a PDE term no value and the free d_L.
+
+    `output`: an array of the shape that the network's outputs have, where that is not the shape of the labels.
+    """
+    if not top:
+        return u
+    plain = not term.is_pde and term.of is None and term.function is None
+    return Jet(term.y if plain else jnp.zeros_like(term.y if output is None else output), u.tangents, u.forms)
 
 
 def defects(term: Term, network: Network, aux: Stack) -> Stack:
@@ -155,7 +162,8 @@ def defects(term: Term, network: Network, aux: Stack) -> Stack:
     def at(l) -> Jet:
         first, top = isinstance(l, int) and l == 1, isinstance(l, int) and l == network.depth
         z = term.x if first else lift(network.sigma, aux[l - 1])
-        return jax.tree.map(jnp.subtract, network.stack[l](z), target(term, aux[l], top))
+        found = network.layer(l)(z)
+        return jax.tree.map(jnp.subtract, found, target(term, aux[l], top, found.value))
 
     return Stack.build(at, 1, network.depth, (p + 1, q) if p <= q else NO_RUN).grow()
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from sapm.characteristics import never_met
-from sapm.conditions import Condition, InitialVelocity, function_of_point
+from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
 from sapm.domain import Ball, Box, Domain
-from sapm.equation import Equation, called, evaluate, place
-from sapm.samples import Samples, strength
+from sapm.embedding import Embedding, Fourier, embedding_for
+from sapm.equation import Equation, called
+from sapm.pointwise import evaluate, function_of_point, place, table
+from sapm.samples import Samples, embedded, strength
 from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 
 
@@ -30,26 +32,6 @@ def _domain(given) -> Any:
     if not isinstance(given, (Box, Ball)):
         raise TypeError(f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)) or sapm.Ball(10).")
     return given
-
-
-def table(name: str, given, columns: int | None = None) -> np.ndarray:
-    """A finite array (n, columns) of float64; a vector is one column."""
-    try:
-        x = np.asarray(given)
-        x = x.astype(float) if x.dtype.kind in "biufO" else x
-    except (TypeError, ValueError):
-        x = np.asarray("not numbers")
-    if x.dtype.kind != "f":
-        raise TypeError(f"{name} must hold real numbers, as many in every row; got {type(given).__name__}: {str(given)[:40]}.")
-    x = x[:, None] if x.ndim == 1 else x
-    if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(f"{name} has shape {np.shape(given)}; give one row per sample, (n, columns), with n ≥ 1.")
-    if columns is not None and x.shape[1] != columns:
-        raise ValueError(f"{name} has {x.shape[1]} columns; {columns} are wanted.")
-    if not np.isfinite(x).all():
-        i, j = np.argwhere(~np.isfinite(x))[0]
-        raise ValueError(f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: remove or fill such rows.")
-    return x
 
 
 def _interior(domain: Domain, points, what: str, start: int) -> np.ndarray:
@@ -159,35 +141,50 @@ class Regression:
 
 @dataclass(frozen=True)
 class PDE:
-    """residual(p, u) = 0 in the domain, with conditions on its boundary: first or second order, linear or not."""
+    """residual(p, u) = 0 in the domain, with conditions on its boundary: first or second order, linear or not.
+
+    Several functions to find: residual(p, u, v) = (0, 0), with as many rows as there are equations; `exact` then gives all of
+    them. `parameters`: numbers to find beside them, each with a first guess, {"nu": 0.1}: the residual has them as p.nu.
+    `features`: `Fourier(…)` for solutions with much detail.
+    """
 
     domain: Any
     residual: Callable
-    conditions: Sequence[Condition]
+    conditions: Sequence[Condition | Periodic]
     exact: Callable | None = None
+    parameters: Mapping[str, float] | None = None
+    features: Fourier | None = None
     equation: Equation = field(init=False, repr=False, compare=False)
     sign: float = field(init=False, repr=False, compare=False)  # ±1: sign · c points where information travels (first order)
     ill_posed: str = field(init=False, repr=False, compare=False)  # what leaves the solution open, as far as known; "" if nothing
+    embedding: Embedding | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         domain, put = _domain(self.domain), lambda name, value: object.__setattr__(self, name, value)
         function_of_point("residual", self.residual)
-        conditions = (self.conditions,) if isinstance(self.conditions, Condition) else self.conditions
-        if not isinstance(conditions, (list, tuple)) or not all(isinstance(c, Condition) for c in conditions):
+        given = (self.conditions,) if isinstance(self.conditions, (Condition, Periodic)) else self.conditions
+        if not isinstance(given, (list, tuple)) or not all(isinstance(c, (Condition, Periodic)) for c in given):
             raise TypeError(
                 f"conditions={self.conditions!r} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
-                "sapm.Dirichlet, sapm.Neumann or sapm.Robin."
+                "sapm.Dirichlet, sapm.Neumann, sapm.Robin, sapm.Periodic or sapm.Observed."
             )
+        conditions = tuple(c for c in given if isinstance(c, Condition))
         if not conditions:
             raise ValueError(
                 "conditions is empty, so the solution is not determined; add an Initial, Inflow or Dirichlet condition."
             )
-        put("conditions", tuple(conditions))
+        put("conditions", tuple(given))
+        if self.features is not None and not isinstance(self.features, Fourier):
+            raise TypeError(f"features={self.features!r} must be sapm.Fourier(…), such as sapm.Fourier(16).")
+        around = tuple(dict.fromkeys(i for c in given if isinstance(c, Periodic) for i in c.indices(domain)))
+        put("embedding", embedding_for(domain.frame, around, self.features))
+        probe = domain.points(64, 1)
+        put("equation", Equation.read(self.residual, domain.names, probe, _parameters(self.parameters, domain.names)))
         if self.exact is not None:
             function_of_point("exact", self.exact)
-            evaluate(self.exact, "exact", domain.names, domain.points(2, 1))
-        probe = domain.points(64, 1)
-        put("equation", Equation.read(self.residual, domain.names, probe))
+            found, fields = evaluate(self.exact, "exact", domain.names, domain.points(2, 1), several=True), self.fields
+            if found.shape[1] != len(fields):
+                raise ValueError(f"exact gave {found.shape[1]} numbers for {len(fields)} unknown functions: {', '.join(fields)}.")
         forward = np.ones(1)
         if not self.equation.nonlinear:
             c, _ = self.equation.form(probe)
@@ -199,25 +196,26 @@ class PDE:
                     f"Inflow follows the characteristics of a first-order linear equation, and the residual contains "
                     f"{self.equation.higher}; use Dirichlet with the faces named."
                 )
-            condition.faces_in(domain)
             x = self.boundary(condition, 4)
-            for part in (condition.datum, condition.operator):
-                part(domain, x)
-        put("ill_posed", never_met(self) if self.equation.first_order_linear else self._left_open())
+            condition.datum(domain, x, len(condition.meant(self.fields)))
+            condition.operator(domain, x)
+        put("ill_posed", never_met(self) if self.followed else self._left_open())
         if self.ill_posed:
             warnings.warn(self.ill_posed, stacklevel=3)
 
     def _left_open(self) -> str:
         """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
         keys, names = self.equation.keys, self.domain.names
-        covered = {face for c in self.conditions if c.about == "value" for face in c.faces_in(self.domain)}
-        if all(c.about == "derivative" for c in self.conditions) and () not in keys:
+        covered = {face for c in self.stated if c.about == "value" for face in self.faces(c)}
+        if any(isinstance(c, Observed) for c in self.stated):
+            return ""
+        if all(c.about == "derivative" for c in self.stated) and () not in keys:
             return "the problem is not well posed: no condition says what u itself is, so u + constant solves it as well."
         if "t" not in names or not any("t" in key for key in keys):
             return ""
         if not covered & {"t-", "t+"}:
             return "the problem is not well posed: no condition says what u is at the lower end of t; add sapm.Initial(g)."
-        if ("t", "t") in keys and "t+" not in covered and not any(isinstance(c, InitialVelocity) for c in self.conditions):
+        if ("t", "t") in keys and "t+" not in covered and not any(isinstance(c, InitialVelocity) for c in self.stated):
             return f"the problem is not well posed: it contains {called(('t', 't'))}; add sapm.InitialVelocity(g)."
         return ""
 
@@ -228,14 +226,39 @@ class PDE:
             return self.equation.higher
         if () in self.equation.keys:
             return called(())
-        return "a Robin condition" if any(condition.about == "both" for condition in self.conditions) else ""
+        return "a Robin condition" if any(condition.about == "both" for condition in self.stated) else ""
+
+    @property
+    def followed(self) -> bool:
+        """Whether u follows from its conditions along characteristics that end where they leave the domain."""
+        return self.equation.first_order_linear and not any(isinstance(c, (Periodic, Observed)) for c in self.conditions)
+
+    @property
+    def stated(self) -> tuple[Condition, ...]:
+        """The conditions that a loss has to bring about."""
+        return tuple(c for c in self.conditions if isinstance(c, Condition))
+
+    def faces(self, condition: Condition) -> tuple[str, ...]:
+        """Where a condition holds; of itself on no face that periodicity speaks of."""
+        found = condition.faces_in(self.domain)
+        if getattr(condition, "faces", None):
+            return found
+        around = {name + side for c in self.conditions if isinstance(c, Periodic) for name in c.coordinates for side in "-+"}
+        return tuple(face for face in found if face not in around)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What is to be found, by its names in the residual."""
+        return self.equation.fields
+
+    @property
+    def outputs(self) -> int:
+        return len(self.fields) + len(self.equation.parameters)
 
     def entering(self, face: str, x: np.ndarray) -> np.ndarray:
         """Where characteristics enter through that face: sign · c·n < 0."""
         c, _ = self.equation.form(x)
         return self.sign * np.sum(c * self.domain.normal(face, x), axis=1) < -1e-12 * (1 + np.linalg.norm(c, axis=1))
-
-    outputs = 1
 
     @property
     def mu(self) -> float:
@@ -245,10 +268,12 @@ class PDE:
     def boundary(self, condition: Condition, n: int) -> np.ndarray:
         """n points of the condition's part of the boundary: Halton on each face, as many as its area asks for."""
         domain, name = self.domain, type(condition).__name__
+        if isinstance(condition, Observed):
+            return condition.place_in(domain)
         given = condition.points
         if given is not None and not isinstance(given, (int, np.integer)):
             x = table(f"points of {name}", given, len(domain.names))
-            allowed = condition.faces_in(domain)
+            allowed = self.faces(condition)
             on = {face: domain.on_face(face, x) for face in domain.faces}
             for i, row in enumerate(x):
                 mine = [face for face in domain.faces if on[face][i]]
@@ -265,7 +290,9 @@ class PDE:
                     raise ValueError(f"Inflow has a point where characteristics leave: {place(domain.names, row)}.")
             return x
         n = whole(f"points of {name}", given) if given is not None else n
-        faces = condition.faces_in(domain)
+        faces = self.faces(condition)
+        if not faces:
+            raise ValueError(f"{name} holds nowhere: all faces it could be about are periodic; leave it out, or name its faces.")
         keep = self.entering if condition.inflow_only else lambda face, x: np.ones(len(x), bool)
         if len(domain.names) == 1:  # a face is a point, or two
             ends = [np.unique(domain.face_points(face, 8), axis=0) for face in faces]
@@ -296,42 +323,64 @@ class PDE:
         domain, names = self.domain, self.domain.names
         x = _interior(domain, points, "points", domain.first)
         total, k = (
-            whole("boundary_points", boundary_points, len(self.conditions), ", one for each condition"),
-            len(self.conditions),
+            whole("boundary_points", boundary_points, len(self.stated), ", one for each condition"),
+            len(self.stated),
         )
-        parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.conditions)]
+        parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.stated)]
         mu = self.mu if mu is None else mu
-        terms = [self.interior(x)]
-        for plain in (True, False):
-            if mine := [pair for pair in zip(self.conditions, parts, strict=True) if (pair[0].about == "value") == plain]:
-                terms.append(self._boundary_term(mine, mu, sum(map(len, parts))))
+        terms, kinds = [self.interior(x)], {}
+        for cond, part in zip(self.stated, parts, strict=True):
+            kinds.setdefault((cond.about != "value", cond.meant(self.fields)), []).append((cond, part))
+        for _, mine in sorted(kinds.items()):
+            terms.append(self._boundary_term(mine, mu, sum(map(len, parts))))
         test, held = {}, None
         if not (isinstance(test_points, (int, np.integer)) and test_points == 0):
             test["x"] = _interior(domain, test_points, "test_points", domain.first + len(x))
             held = self.interior(test["x"])
             if self.exact is not None:
-                test["y"] = evaluate(self.exact, "exact", names, test["x"])
-        return Samples("pde", names, domain.describe(), tuple(terms), test, held=held)
+                test["y"] = evaluate(self.exact, "exact", names, test["x"], several=True)
+        more = {"fields": self.fields, "parameters": self.equation.parameters}
+        found = Samples("pde", names, domain.describe(), tuple(terms), test, held=held, **more)
+        return found if self.embedding is None else embedded(found, self.embedding)
 
     def interior(self, x: np.ndarray) -> Term:
         """The residual at the points x."""
         equation = self.equation
         if equation.nonlinear:
-            return nonlinear_term(x, equation.vectors, equation.forms, equation.function)
+            guesses = [guess or 1.0 for guess in equation.parameters.values()]
+            unit = np.append(np.ones(len(self.fields)), guesses)
+            more = {"rows": equation.rows, "unit": unit, "constants": len(guesses)}
+            return nonlinear_term(x, equation.vectors, equation.forms, equation.function, **more)
         A, c, c0, f = equation.coefficients(x)
         return second_order_term(x, A, c, c0, f) if equation.order == 2 else pde_term(x, c, f, c0=c0)
 
     def _boundary_term(self, parts: Sequence[tuple[Condition, np.ndarray]], mu: float, total: int) -> Term:
         """Conditions on u itself, or those on its derivatives, as a term: mu/total for each of their points."""
+        meant = parts[0][0].meant(self.fields)
         x = np.concatenate([part for _, part in parts])
-        g = np.concatenate([cond.datum(self.domain, part) for cond, part in parts])
+        g = np.concatenate([cond.datum(self.domain, part, len(meant)) for cond, part in parts])
         weight: Any = mu if len(x) == total else mu * len(x) / total
         if any(cond.weight != 1 for cond, _ in parts):
             weight = weight * np.concatenate([np.full(len(part), float(cond.weight)) for cond, part in parts])
+        of = None if self.outputs == 1 else meant
         if parts[0][0].about == "value":
-            return value_term(x, g, weight)
+            return replace(value_term(x, g, weight), of=of)
         a, along = (np.concatenate(rows) for rows in zip(*(c.operator(self.domain, part) for c, part in parts), strict=True))
-        return flux_term(x, along, g, weight, a)
+        return replace(flux_term(x, along, g, weight, a), of=of)
+
+
+def _parameters(given, names: Sequence[str]) -> dict[str, float]:
+    """Numbers to find, with their guesses."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"parameters={given!r} must be names with a first guess, such as {{'nu': 0.1}}.")
+    for name, guess in given.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in (*names, "vector"):
+            raise ValueError(f"parameters has the name {name!r}; use a plain word that is no coordinate.")
+        if isinstance(guess, (str, bool)) or not np.isscalar(guess) or not np.isfinite(guess):  # type: ignore[arg-type]
+            raise ValueError(f"parameters has {name}={guess!r}; its first guess must be a finite number.")
+    return {name: float(guess) for name, guess in given.items()}  # type: ignore[arg-type]
 
 
 PROBLEMS = (Function, Regression, PDE)

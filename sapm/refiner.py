@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sapm.foreign import Weights, checked, form_of
 from sapm.jet import Activation, float64
 from sapm.network import Network
 from sapm.objective import mean_square
-from sapm.result import Result
+from sapm.result import Result, solution
 from sapm.samples import Samples
 from sapm.solution import Solution
 from sapm.solver import Progress, doubts, execute, plan
@@ -123,25 +123,32 @@ def refine(
         )
     folder = None if out is None else store.Folder(out)
     more: dict[str, Any] = {"folder": folder, "progress": progress, "on_record": on_record}
+    full = lambda pairs, numbers: replace(solution(samples, pairs, sigma), parameters=dict(numbers)).network_weights  # noqa: E731
+    start = full(weights, samples.parameters)
     with nullcontext() if folder is None else folder.claim:
-        result = execute(problem, samples, config, sigma, networks=[weights], **more)
+        result = execute(problem, samples, config, sigma, networks=[start], **more)
     new = form.put(network, result.best.weights)
     rounded = [(np.asarray(W, float), np.asarray(b, float)) for W, b in form.pairs(new)]
     sound = form.agrees(new, rounded, sigma, x)
-    return _judge(network, new, result, sound, *(_measure(result, w, sigma) for w in (weights, rounded, result.best.weights)))
+    end = result.best.parameters
+    networks = (start, full(rounded, end), result.best.network_weights)
+    return _judge(network, new, result, sound, *(_measure(result, w, sigma) for w in networks))
 
 
 def _some_points(samples: Samples) -> np.ndarray:
-    parts = [np.asarray(term.x.value) for term in samples.terms] + ([samples.test["x"]] if "x" in samples.test else [])
+    parts = [np.asarray(term.x.value) for term in samples.terms]
+    if "x" in samples.test and samples.embedding is None:
+        parts.append(samples.test["x"])
     return np.concatenate([part[:500] for part in parts])
 
 
 def _check_fit(network, weights: Weights, samples: Samples) -> None:
     inputs, outputs, names = weights[0][0].shape[1], len(weights[-1][1]), ", ".join(samples.names)
-    if (inputs, outputs) != (len(samples.names), samples.outputs):
+    wanted = samples.outputs - len(samples.parameters)
+    if (inputs, outputs) != (samples.inputs, wanted):
         raise ValueError(
-            f"the network has {inputs} inputs and {outputs} outputs, and the problem {len(samples.names)} ({names}) and "
-            f"{samples.outputs}; they must be equal."
+            f"the network has {inputs} inputs and {outputs} outputs, and the problem {samples.inputs} ({names}) and "
+            f"{wanted}; they must be equal."
         )
     if isinstance(network, Solution) and network.names != samples.names:
         raise ValueError(f"the network is a function of {', '.join(network.names)}, and the problem's coordinates are {names}.")
@@ -150,11 +157,11 @@ def _check_fit(network, weights: Weights, samples: Samples) -> None:
 @float64
 def _measure(result: Result, weights: Weights, sigma: Activation) -> dict[str, float | None]:
     """The losses and the errors of a network, in double precision."""
-    samples, network = result.samples, Network.of(weights, sigma)
+    samples, network = result.samples, Network.of(weights, sigma, len(result.samples.parameters))
     found: dict[str, float | None] = {"mean_squared_loss": float(_loss(network, samples.terms))}
     if samples.validation is not None:
         found["validation_loss"] = float(_loss(network, (samples.validation,)))
-    return found | result.errors(Solution(weights, samples.names, sigma, 0))
+    return found | result.errors(solution(samples, weights, sigma))
 
 
 def _judge(given, new, result: Result, sound: bool, before: dict, after: dict, exact: dict) -> Refined:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sapm.domain import domain_from
-from sapm.equation import evaluate
 from sapm.names import nearest
+from sapm.pointwise import evaluate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

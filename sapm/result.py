@@ -17,15 +17,18 @@ from rich.table import Table
 
 from sapm import report, store
 from sapm.characteristics import reference
+from sapm.estimate import Estimate, estimated
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
 from sapm.methods.build import build
 from sapm.network import Network
 from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
-from sapm.samples import Samples, from_arrays, nonlinear, scaling_of, to_arrays
+from sapm.samples import Samples, describe, from_arrays, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
 from sapm.term import Term
 from sapm.train import Run
+
+MOST = 8000  # points at which the error is estimated
 
 
 class Summary(Table):
@@ -52,11 +55,11 @@ class Result:
     @cached_property
     def seeds(self) -> tuple[Solution, ...]:
         """The solution of every seed, in the order they were asked for."""
-        names, out = self.samples.names, []
-        for i, seed in enumerate(self.run.seeds):
-            (W, b), *others = weights_of(self.run, self.samples, self.config, i)  # inputs beyond the named ones are padding
-            out.append(Solution([(W[:, : len(names)], b), *others], names, self.run.method.sigma, seed))
-        return tuple(out)
+        sigma = self.run.method.sigma
+        return tuple(
+            solution(self.samples, weights_of(self.run, self.samples, self.config, i), sigma, seed)
+            for i, seed in enumerate(self.run.seeds)
+        )
 
     @property
     def best(self) -> Solution:
@@ -106,7 +109,8 @@ class Result:
     @float64
     def _residual(self, u: Solution) -> float:
         """Root mean square of the PDE's residual at the held-out points: a loss that falls only on the training points shows."""
-        return float(np.sqrt(_held_out(Network.of(u.weights, u.sigma), self.samples.held)))
+        network = Network.of(u.network_weights, u.sigma, len(self.samples.parameters))
+        return float(np.sqrt(_held_out(network, self.samples.held)))
 
     def summary(self) -> Summary:
         """The table, with what was run and what the certificate says; print it or show it with rich."""
@@ -117,6 +121,10 @@ class Result:
         weights = "those given" if c.get("from_network") else f"{c['init']}{start}"
         boundary = "" if c["mu"] is None else f" Boundary term × {c['mu']:.3g}."
         caption = f"weights: {weights}.{boundary} {c.get('choice', '')}{self.certificate}"
+        if self.best.parameters:
+            caption += "\nfound: " + ", ".join(f"{name} = {value:.6g}" for name, value in self.best.parameters.items()) + "."
+        if self.samples.kind == "pde" and "y" not in self.samples.test:
+            caption += f"\n{self.error_estimate()}"
         if getattr(self.problem, "ill_posed", ""):
             caption += f"\nWarning: {self.problem.ill_posed}"
         table = Summary(title=title, caption=caption, caption_justify="left")
@@ -160,10 +168,12 @@ class Result:
             raise ValueError(
                 "reference_error needs the residual, which a file does not hold; load with sapm.load(path, problem=…)."
             )
-        if not self.problem.equation.first_order_linear:
+        if not self.problem.followed:
+            equation = self.problem.equation
+            found = "there are periodic coordinates or observed points" if equation.first_order_linear else None
             raise ValueError(
-                "reference_error follows the characteristics of a first-order linear equation, and the residual contains "
-                f"{self.problem.equation.higher}; give exact= with the problem, or see test_residual in the table."
+                "reference_error follows the characteristics of a first-order linear equation to its boundary, and "
+                f"{found or 'the residual contains ' + equation.higher}; see error_estimate() and test_residual in the table."
             )
         u = self.best if seed is None else self.seeds[seed]
         domain = self.problem.domain
@@ -175,6 +185,35 @@ class Result:
         if lost.any():
             warnings.warn(f"u is not determined at {lost.sum()} of {n} points; the error is over the others.", stacklevel=2)
         return relative_error(u(x[~lost]), wanted[~lost])
+
+    def error_estimate(self, seed: int | None = None) -> Estimate:
+        """How wrong the best seed (or seeds[seed]) of a PDE probably is: `str` of it is a sentence. See `sapm.estimate`."""
+        samples, i = self.samples, self.run.best if seed is None else range(len(self.seeds))[seed]
+        if samples.kind != "pde":
+            raise ValueError("error_estimate solves the equation of the error, so it needs a PDE; table has the test error here.")
+        if i not in self._estimates:
+            terms, u = self._finer, self.seeds[i]
+            error, share = estimated(samples, terms, u.network_weights, u.sigma)
+            order = [j for j in np.argsort(self.run.final("loss"), kind="stable") if j != i]
+            x = samples.test.get("x")
+            apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
+            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y))
+        return self._estimates[i]
+
+    @cached_property
+    def _estimates(self) -> dict[int, Estimate]:
+        return {}
+
+    @cached_property
+    def _finer(self) -> tuple[Term, ...]:
+        """The problem at more and other points than it was trained on; from a file, at those held out beside those trained on."""
+        samples, problem = self.samples, self.problem
+        if not isinstance(problem, PDE):
+            return samples.terms if samples.held is None else (samples.held, *samples.terms)
+        trained = len(samples.terms[0].y)
+        x = problem.domain.points(min(4 * trained, MOST), problem.domain.first + trained + len(samples.test.get("x", ())))
+        boundary = 2 * sum(len(term.y) for term in samples.terms[1:])
+        return problem.samples(x, max(boundary, len(problem.stated)), 0, self.config["mu"]).terms
 
     def plot(self, kind: str = "loss", seed: int | None = None):
         """A matplotlib figure: "loss" (every seed), "bound" (actual and true loss with the bound), "solution" or "error"
@@ -212,6 +251,16 @@ def weights_of(run: Run, samples: Samples, config: dict, i: int) -> list[tuple[n
     return scaling_of(samples, config["options"].get("scale", False)).original(run.network(i).weights)
 
 
+def solution(samples: Samples, weights: list[tuple[np.ndarray, np.ndarray]], sigma: Activation, seed: int = 0) -> Solution:
+    """The function that these weights are: inputs beyond those of the problem are padding, the last outputs its parameters."""
+    (W, b), *others = weights
+    *inner, (W_top, b_top) = [(W[:, : samples.inputs], b), *others]
+    m = samples.outputs - len(samples.parameters)
+    numbers = dict(zip(samples.parameters, b_top[m:].tolist(), strict=False))
+    fields = samples.fields if samples.kind == "pde" and m > 1 else ()
+    return Solution([*inner, (W_top[:m], b_top[:m])], samples.names, sigma, seed, (), samples.embedding, numbers, fields)
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -225,7 +274,7 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
     networks = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
     for l, layers in enumerate(zip(*networks, strict=True), 1):
         arrays[f"network/W{l}"], arrays[f"network/b{l}"] = (np.stack(x) for x in zip(*layers, strict=True))
-    about = {"kind": samples.kind, "names": samples.names, "domain": samples.domain, "config": config}
+    about = describe(samples) | {"config": config}
     return arrays, about | {"seeds": run.seeds, "status": run.status, "reason": run.reason, "env": store.environment()}
 
 
@@ -242,7 +291,7 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
 
     with jax.enable_x64(True):
         function = _function(path, part("samples"), problem)
-        samples = from_arrays(about["kind"], about["names"], about["domain"], part("samples"), function)
+        samples = from_arrays(about, part("samples"), function)
         if problem is not None:
             check_same(problem, samples, config, part("samples"))
         method = build(samples, config, sigma)
@@ -297,7 +346,8 @@ def check_same(problem, samples: Samples, config: dict, stored: dict[str, np.nda
     """A problem given with a file must be the one the file was made from: it must give the arrays stored there."""
     counts = {name: config[name] for name in ("points", "boundary_points", "test_points", "mu")}
     if counts["points"] is None and not hasattr(problem, "X"):
-        counts["points"] = np.asarray(samples.terms[0].x.value)
+        first = samples.terms[0]
+        counts["points"] = np.asarray(first.x.value if first.points is None else first.points)
     if counts["test_points"] is None and "x" in samples.test:
         counts["test_points"] = samples.test["x"]
     fresh = problem.samples(**counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from sapm.domain import domain_from
+from sapm.embedding import Embedding, embedding_from
 from sapm.jet import Jet, float64
 from sapm.term import Term
 
@@ -28,10 +29,24 @@ class Samples:
     test: dict[str, np.ndarray]
     validation: Term | None = None
     held: Term | None = None
+    fields: tuple[str, ...] = ("u",)  # of a PDE: the functions to find,
+    parameters: dict[str, float] = field(default_factory=dict)  # numbers to find, with a first guess
+    embedding: Embedding | None = None  # what the network sees of the coordinates, if not themselves
+
+    @property
+    def inputs(self) -> int:
+        return len(self.names) if self.embedding is None else self.embedding.width
 
     @property
     def outputs(self) -> int:
+        if self.kind == "pde":
+            return len(self.fields) + len(self.parameters)
         return self.terms[0].y.shape[1]
+
+    @property
+    def units(self) -> np.ndarray:
+        """What the parameters count in: their guesses, so that a network starts with 1 (or with 0)."""
+        return np.array([guess or 1.0 for guess in self.parameters.values()])
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -54,15 +69,19 @@ def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
         if term.c0 is not None:
             parts["c0"] = term.c0
         if term.function is not None:
-            parts["probe"] = _probe(term)
+            parts |= {"probe": _probe(term), "unit": term.unit}
+        if term.points is not None:
+            parts["points"] = term.points
+        if term.of is not None:
+            parts["of"] = np.asarray(term.of)
         arrays |= {f"{name}/{part}": np.asarray(value) for part, value in parts.items()}
     return arrays
 
 
 def _probe(term: Term) -> Array:
     """What the function of a nonlinear term gives for some numbers: another function gives others."""
-    x = term.x.value[:64]
-    numbers = np.random.default_rng(0).normal(size=(len(x), 1 + term.channels))
+    x = term.points[:64]  # type: ignore[index]
+    numbers = np.random.default_rng(0).normal(size=(len(x), 1 + term.channels, len(term.unit)))  # type: ignore[arg-type]
     return jax.vmap(term.function)(x, numbers[:, 0], numbers[:, 1:])  # type: ignore[arg-type]
 
 
@@ -73,15 +92,13 @@ def _coordinates(x, k: int) -> Array:
 
 
 def nonlinear(arrays: dict[str, np.ndarray]) -> bool:
-    """Whether the stored PDE is: its term has directions and no coefficients."""
-    return "term0/directions" in arrays and arrays["term0/directions"].shape[1] > arrays["term0/c"].shape[1]
+    """Whether the stored PDE is."""
+    return "term0/probe" in arrays
 
 
 @float64
-def from_arrays(
-    kind: str, names: Sequence[str], domain: dict | None, arrays: dict[str, np.ndarray], function: Callable | None = None
-) -> Samples:
-    """What `to_arrays` took apart; `function` is that of a nonlinear PDE."""
+def from_arrays(about: dict[str, Any], arrays: dict[str, np.ndarray], function: Callable | None = None) -> Samples:
+    """What `describe` and `to_arrays` took apart; `function` is that of a nonlinear PDE."""
 
     def term(name: str) -> Term | None:
         if f"{name}/x" not in arrays:
@@ -90,13 +107,36 @@ def from_arrays(
         directions = jnp.asarray(arrays.get(f"{name}/directions", _coordinates(x, c.shape[1])))
         forms = tuple(tuple(int(sign) for sign in form) for form in arrays.get(f"{name}/forms", ()))
         c0 = jnp.asarray(arrays[f"{name}/c0"]) if f"{name}/c0" in arrays else None
-        found = Term(Jet(x, directions, forms), y, c, weight, c0)
-        return replace(found, points=x, function=function) if directions.shape[1] > c.shape[1] else found
+        of = tuple(int(i) for i in arrays[f"{name}/of"]) if f"{name}/of" in arrays else None
+        points, unit = (jnp.asarray(arrays[key]) if (key := f"{name}/{part}") in arrays else None for part in ("points", "unit"))
+        found = Term(Jet(x, directions, forms), y, c, weight, c0, points, unit, of=of)
+        if unit is None:
+            return found
+        return replace(found, function=function, constants=len(about.get("parameters", ())))
 
     count = sum(name.startswith("term") and name.endswith("/x") for name in arrays)
     test = {name.removeprefix("test/"): value for name, value in arrays.items() if name.startswith("test/")}
     terms = tuple(found for i in range(count) if (found := term(f"term{i}")) is not None)
-    return Samples(kind, tuple(names), domain, terms, test, term("validation"), term("held"))
+    more = {"fields": tuple(about.get("fields", ("u",))), "parameters": dict(about.get("parameters", {}))}
+    samples = Samples(
+        about["kind"], tuple(about["names"]), about["domain"], terms, test, term("validation"), term("held"), **more
+    )
+    return replace(samples, embedding=embedding_from(about.get("embedding")))
+
+
+def describe(samples: Samples) -> dict[str, Any]:
+    """What a file says of it beside its numbers, as JSON."""
+    embedding = None if samples.embedding is None else samples.embedding.describe()
+    more = {"fields": samples.fields, "parameters": samples.parameters, "embedding": embedding}
+    return {"kind": samples.kind, "names": samples.names, "domain": samples.domain} | more
+
+
+@float64
+def embedded(samples: Samples, embedding: Embedding) -> Samples:
+    """The same problem for a network that gets the features in place of the coordinates."""
+    one = lambda term: replace(term, x=embedding.jet(term.x), points=term.x.value)  # noqa: E731
+    held = None if samples.held is None else one(samples.held)
+    return replace(samples, terms=tuple(map(one, samples.terms)), held=held, embedding=embedding)
 
 
 @float64
@@ -129,6 +169,11 @@ class Scaling:
     spread: np.ndarray
     size: float
     stiffness: float = 1.0  # by how much the operator magnifies more, or less, than operators usually do
+    units: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of parameters, which are the last outputs
+
+    def _sizes(self, outputs: int) -> np.ndarray:
+        """What every output counts in."""
+        return np.append(np.full(outputs - len(self.units), self.size), self.units)
 
     @float64
     def term(self, term: Term) -> Term:
@@ -139,7 +184,8 @@ class Scaling:
         (W, b), *others = [(np.asarray(W), np.asarray(b)) for W, b in weights]
         first = (W / self.spread, b - W @ (self.center / self.spread))
         *inner, (W, b) = [first, *others]
-        return [*inner, (W * self.size, b * self.size)]
+        size = self._sizes(len(b))
+        return [*inner, (W * size[:, None], b * size)]
 
     def scaled(self, weights: Weights) -> list[tuple[np.ndarray, np.ndarray]]:
         """The inverse of `original`."""
@@ -147,12 +193,13 @@ class Scaling:
         d = W.shape[1]  # the rest is padding
         first = (W * self.spread[:d], b + W @ self.center[:d])
         *inner, (W, b) = [first, *others]
-        return [*inner, (W / self.size, b / self.size)]
+        size = self._sizes(len(b))
+        return [*inner, (W / size[:, None], b / size)]
 
 
 def scaling_of(samples: Samples, wanted: bool = True) -> Scaling:
     d = samples.terms[0].x.value.shape[1]
-    return samples.scaling if wanted else Scaling(np.zeros(d), np.ones(d), 1.0)
+    return samples.scaling if wanted else Scaling(np.zeros(d), np.ones(d), 1.0, units=samples.units)
 
 
 def _suited(samples: Samples) -> Scaling:
@@ -160,6 +207,8 @@ def _suited(samples: Samples) -> Scaling:
     counted = [np.broadcast_to(np.asarray(term.weight) > 0, len(term.y)) for term in samples.terms]
     if samples.domain is not None:
         center, spread = domain_from(samples.domain).frame
+        if samples.embedding is not None:
+            center, spread = samples.embedding.frame(center, spread)
     else:
         x = np.asarray(samples.terms[0].x.value)[counted[0]]
         center, spread = x.mean(0), np.sqrt(3) * x.std(0)
@@ -170,7 +219,7 @@ def _suited(samples: Samples) -> Scaling:
         size = max(size, np.sqrt(np.mean(np.asarray(term.y)[rows] ** 2) / by))
     stiffness = strengths[0] / np.clip(strengths[0], *USUAL)
     fits = 1e-100 < size < 1e100
-    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness))
+    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness), samples.units)
 
 
 @float64
@@ -181,16 +230,21 @@ def strength(term: Term, spread: np.ndarray) -> float:
     """
     if not term.is_pde:
         return 1.0
+    n, rows = term.y.shape
+    outputs = term.outputs or max(term.of or (0,)) + 1
+    fields = outputs - term.constants
     for at in (0.0, 1.0):
-        output = replace(term.x, value=jnp.full((len(term.y), 1), at), tangents=jnp.full((*term.x.tangents.shape[:2], 1), at))
-        c = jax.vjp(term.residual, output)[1](jnp.ones_like(term.y))[0]
-        v, k = np.asarray(term.x.tangents / spread), term.channels - len(term.x.forms)
-        along = np.einsum("nk,nkd->nd", c.tangents[..., 0], v)
-        parts = [np.asarray(c.value[:, 0]) ** 2, np.sum(along**2, axis=1)]
-        if term.x.forms:
-            curved = np.einsum("nq,qk,nki,nkj->nij", c.tangents[:, k:, 0], term.x.forms, v[:, :k], v[:, :k])
-            parts.append(np.sum(curved**2, axis=(1, 2)))
-        found = float(np.mean(np.sum(parts, axis=0)))
-        if 0 < found < np.inf:
-            return found
+        value = jnp.where(jnp.arange(outputs) < fields, at, 1.0) * jnp.ones((n, 1))
+        output = replace(term.x, value=value, tangents=jnp.full((n, term.channels, outputs), at))
+        back, total = jax.vjp(term.residual, output)[1], 0.0
+        for row in np.eye(rows):
+            c = back(jnp.broadcast_to(row, (n, rows)))[0]
+            v, k = np.asarray(term.x.tangents / spread), term.channels - len(term.x.forms)
+            along = np.einsum("nkm,nkd->nmd", c.tangents[..., :fields], v)
+            total += float(np.mean(np.sum(np.asarray(c.value[:, :fields]) ** 2, 1) + np.sum(along**2, axis=(1, 2))))
+            if term.x.forms:
+                curved = np.einsum("nqm,qk,nki,nkj->nmij", c.tangents[:, k:, :fields], term.x.forms, v[:, :k], v[:, :k])
+                total += float(np.mean(np.sum(curved**2, axis=(1, 2, 3))))
+        if 0 < total < np.inf:
+            return total / rows
     return 1.0

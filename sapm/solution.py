@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.embedding import Embedding
 from sapm.jet import Activation, float64
 from sapm.names import nearest
 
@@ -23,17 +24,17 @@ def bucket(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-def forward(weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array) -> Array:
+def forward(weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array, embedding: Embedding | None = None) -> Array:
     """The network at every row of x, in the precision of x."""
-    z = x
+    z = x if embedding is None else embedding(x)
     for l, (W, b) in enumerate(weights):
         z = (sigma(z) if l else z) @ jnp.asarray(W, x.dtype).T + jnp.asarray(b, x.dtype)
     return z
 
 
-def _derivative(weights, sigma: Activation, directions: tuple[int, ...], x: Array) -> Array:
+def _derivative(weights, sigma: Activation, directions: tuple[int, ...], x: Array, embedding: Embedding | None = None) -> Array:
     """∂ of the outputs along these coordinates, one after the other, at every row of x."""
-    f = partial(forward, weights, sigma)
+    f = partial(forward, weights, sigma, embedding=embedding)
     for i in directions:
         f = partial(lambda f, i, x: jax.jvp(f, (x,), (jnp.zeros_like(x).at[:, i].set(1.0),))[1], f, i)
     return f(x)
@@ -47,7 +48,7 @@ class Solution:
     """u(t=0.5, x=xs), or u(points) with one row per point. `u.d("x")` is the derivative, a function of the same arguments.
 
     Numbers, lists and NumPy arrays broadcast against each other and give float64 NumPy; JAX arrays and tracers stay in JAX.
-    Several outputs are on a last axis.
+    Several outputs are on a last axis; `u.v` is the one called v. `u.parameters` are the numbers found beside it.
     """
 
     weights: list[tuple[np.ndarray, np.ndarray]]
@@ -55,6 +56,23 @@ class Solution:
     sigma: Activation
     seed: int
     directions: tuple[int, ...] = ()
+    embedding: Embedding | None = None
+    parameters: dict[str, float] = field(default_factory=dict)
+    fields: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str):
+        if name.startswith("_") or name not in self.fields:
+            raise AttributeError(f"a solution has no {name!r}." + nearest(name, self.fields))
+        W, b = self.weights[-1]
+        i = self.fields.index(name)
+        return replace(self, weights=[*self.weights[:-1], (W[i : i + 1], b[i : i + 1])], fields=())
+
+    @property
+    def network_weights(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Those of the network that was trained, in the problem's units: with an output for every parameter."""
+        *inner, (W, b) = self.weights
+        numbers = list(self.parameters.values())
+        return [*inner, (np.concatenate([W, np.zeros((len(numbers), W.shape[1]))]), np.append(b, numbers))]
 
     def __repr__(self) -> str:
         widths = [self.weights[0][0].shape[1], *(W.shape[0] for W, _ in self.weights)]
@@ -69,7 +87,7 @@ class Solution:
             if name not in self.names:
                 raise ValueError(f"{name!r} is not a coordinate; there are {', '.join(self.names)}." + nearest(name, self.names))
         more = tuple(self.names.index(name) for name in coordinates)
-        return Solution(self.weights, self.names, self.sigma, self.seed, self.directions + more)
+        return replace(self, directions=self.directions + more)
 
     def to_torch(self):
         """A torch.nn.Sequential in double precision (needs PyTorch)."""
@@ -87,7 +105,7 @@ class Solution:
         x, in_jax = self._points(points, coordinates)
         if in_jax:
             flat = x.reshape(-1, x.shape[-1])
-            values = _derivative(self.weights, self.sigma, self.directions, flat)
+            values = _derivative(self.weights, self.sigma, self.directions, flat, self.embedding)
         else:
             values = self._numpy(x.reshape(-1, x.shape[-1]))
         values = values.reshape(*x.shape[:-1], len(self.weights[-1][1]))
@@ -127,7 +145,7 @@ class Solution:
         for i in range(0, len(x), LARGEST):
             part = x[i : i + LARGEST]
             grown = np.pad(part, ((0, bucket(len(part)) - len(part)), (0, 0)))
-            out.append(np.asarray(_compiled(self.weights, self.sigma, self.directions, grown))[: len(part)])
+            out.append(np.asarray(_compiled(self.weights, self.sigma, self.directions, grown, self.embedding))[: len(part)])
         return np.concatenate(out)
 
 

@@ -128,12 +128,15 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
     """Samples times outputs, tangents and layer widths, as far as they are known before the samples are drawn."""
     count = lambda given: int(given) if isinstance(given, (int, np.integer)) else len(given)  # noqa: E731
     interior = len(problem.X) if hasattr(problem, "X") else count(points)
-    rows = interior + (count(boundary_points) if kind == "pde" else 0)
     hidden = checks.width(width, depth)
     inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
-    outputs, channels = problem.outputs, problem.equation.channels if kind == "pde" else 0
+    rows, channels = interior * problem.outputs, 0
+    if isinstance(problem, PDE):
+        rows = interior * problem.equation.rows + count(boundary_points) * len(problem.fields)
+        channels = problem.equation.channels * problem.equation.rows
+        inputs = inputs if problem.embedding is None else problem.embedding.width
     inner = [hidden] * (depth - 1) if isinstance(hidden, int) else hidden
-    return rows * outputs, interior * channels, [inputs, *inner, outputs]
+    return rows, interior * channels, [inputs, *inner, problem.outputs]
 
 
 def solve(

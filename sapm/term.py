@@ -18,10 +18,12 @@ from sapm.jet import Jet, float64
 class Term(eqx.Module):
     """Σ_n weight_n · |operator(ψ at sample n) - y_n|².
 
-    Without tangents (k = 0) the operator is the value ψ. With them, for one output, it is c_n · (the tangents and second-order
-    channels of ψ), plus c0_n ψ if c0 is given; or what `function`, if there is one, gives for (points_n, ψ, channels).
-    The weight is one number for all samples, or (n,). `x` is the input jet: the sample points and the directions that
-    the tangents are taken along. `unit`: what ψ and the channels count in where the function's units are not the network's.
+    Without tangents (k = 0) the operator is the value ψ. With them it is c_n · (the tangents and second-order channels of ψ),
+    plus c0_n ψ if c0 is given; or what `function`, if there is one, gives for (points_n, ψ, channels).
+    The weight is one number for all samples, or (n,). `x` is the input jet: the sample points (or features of them; `points`
+    are then the points themselves) and the directions that the tangents are taken along. `of`: the outputs that are meant, if
+    not all. `unit` (outputs,): what the network's outputs count in, for the function; the last `constants` of them are numbers
+    that do not depend on x.
     """
 
     x: Jet
@@ -30,8 +32,10 @@ class Term(eqx.Module):
     weight: Float[Array, ...]
     c0: Float[Array, " n"] | None = None
     points: Float[Array, "n d"] | None = None
-    unit: Float[Array, ""] | None = None
+    unit: Float[Array, " m"] | None = None
     function: Callable | None = eqx.field(static=True, default=None)
+    of: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    constants: int = eqx.field(static=True, default=0)
 
     @property
     def channels(self) -> int:
@@ -45,7 +49,14 @@ class Term(eqx.Module):
     @property
     def separable(self) -> bool:
         """Whether PM and SAPM know this kind of term: ψ itself, or first derivatives of it with coefficients."""
-        return not self.x.forms and self.c0 is None and self.function is None
+        return not self.x.forms and self.c0 is None and self.function is None and self.of is None
+
+    @property
+    def outputs(self) -> int | None:
+        """How many the network has; None if this term does not tell."""
+        if self.unit is not None:
+            return len(self.unit)
+        return self.y.shape[1] if self.of is None else None
 
     def widen_input(self, width: int) -> Term:
         """The same term with its inputs padded with zeros to that width."""
@@ -55,19 +66,23 @@ class Term(eqx.Module):
     def in_units(self, center, spread, size: float) -> Term:
         """The same term for a network of (x - center) / spread that gives ψ / size."""
         x = Jet((self.x.value - center) / spread, self.x.tangents / spread, self.x.forms)
-        unit = None if self.function is None else jnp.asarray(size)
+        unit = self.unit
+        if unit is not None:
+            unit = unit * jnp.where(jnp.arange(len(unit)) < len(unit) - self.constants, size, 1.0)
         return replace(self, x=x, y=self.y / size, weight=self.weight * size**2, unit=unit)
 
     def residual(self, output: Jet) -> Float[Array, "n m"]:
         """operator(output) - y."""
-        if self.function is not None:
-            unit = 1.0 if self.unit is None else self.unit
-            found = jax.vmap(self.function)(self.points, unit * output.value[:, 0], unit * output.tangents[:, :, 0])
-            return found[:, None] / unit - self.y
+        if self.function is not None and self.unit is not None:
+            found = jax.vmap(self.function)(self.points, self.unit * output.value, self.unit * output.tangents)
+            return found / self.unit[0] - self.y
+        value, tangents = output.value, output.tangents
+        if self.of is not None:
+            value, tangents = value[:, self.of], tangents[:, :, self.of]
         if not self.is_pde:
-            return output.value - self.y
-        found = jnp.einsum("nk,nkm->nm", self.c, output.tangents) - self.y
-        return found if self.c0 is None else found + self.c0[:, None] * output.value
+            return value - self.y
+        found = jnp.einsum("nk,nkm->nm", self.c, tangents) - self.y
+        return found if self.c0 is None else found + self.c0[:, None] * value
 
 
 def as_columns(name: str, a) -> Array:
@@ -108,7 +123,7 @@ def pde_term(x, c, f, weight: Any = 1.0, c0=None) -> Term:
     """Σ_i c_i(x_n) ∂_i ψ(x_n) + c0(x_n) ψ(x_n) = f(x_n), mean-square with that weight; one tangent per coordinate."""
     x, c, f = as_columns("x", x), as_columns("c", c), as_columns("f", f)
     n, d = x.shape
-    if c.shape != (n, d) or f.shape != (n, 1):
+    if c.shape != (n, d) or len(f) != n:
         raise ValueError(f"x has shape {x.shape}, c {c.shape} and f {f.shape}; c must be {(n, d)} and f {(n, 1)}.")
     return Term(Jet(x, jnp.broadcast_to(jnp.eye(d), (n, d, d))), f, c, _per_sample(weight, n), _some(c0))
 
@@ -154,13 +169,14 @@ def squares(A: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 @float64
-def nonlinear_term(x, directions, forms, function: Callable, weight: Any = 1.0) -> Term:
-    """function(x_n, ψ, channels) = 0 at x_n, the tangents along the same directions (k, d) at every sample."""
+def nonlinear_term(x, directions, forms, function: Callable, weight: Any = 1.0, rows: int = 1, unit=(1.0,), constants=0) -> Term:
+    """function(x_n, ψ, channels) = 0 at x_n, so many numbers, the tangents along the same directions (k, d) at every sample."""
     x, directions = as_columns("x", x), jnp.asarray(directions, jnp.float64)
     n, d = x.shape
     seeds = jnp.concatenate([directions, jnp.zeros((len(forms), d))])
     jet = Jet(x, jnp.broadcast_to(seeds, (n, *seeds.shape)), tuple(forms))
-    return Term(jet, jnp.zeros((n, 1)), jnp.zeros((n, 0)), _per_sample(weight, n), None, x, None, function)
+    more = {"points": x, "unit": jnp.asarray(unit, jnp.float64), "function": function, "constants": constants}
+    return Term(jet, jnp.zeros((n, rows)), jnp.zeros((n, 0)), _per_sample(weight, n), None, **more)
 
 
 @float64

@@ -128,7 +128,7 @@ def test_characteristics_with_a_reaction():
     assert np.allclose(reference(problem, x), np.exp(x[:, 0]) * np.sin(x[:, 1]), atol=1e-8)
     result = sapm.solve(problem, **TINY, max_iter=1)
     assert result.reference_error(10) > 0
-    with pytest.raises(ValueError, match=r"first-order linear equation, and the residual contains u.xx; .*exact="):
+    with pytest.raises(ValueError, match=r"and the residual contains u.xx; see error_estimate"):
         sapm.solve(rod(), **TINY, max_iter=0).reference_error()
 
 

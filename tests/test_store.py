@@ -107,7 +107,7 @@ def test_saved_and_loaded(tmp_path):
         back.reference_error(10)
     assert sapm.load(tmp_path / "a.sapm", problem=transport()).reference_error(20) == result.reference_error(20)
     other = transport(residual=lambda p, u: u.t - (p.t + p.x + 1.6) * u.x)
-    with pytest.raises(ValueError, match="is not the stored one: test/c differs"):
+    with pytest.raises(ValueError, match=r"is not the stored one: term0/. differs"):
         sapm.load(tmp_path / "a.sapm", problem=other)
 
 

@@ -77,7 +77,9 @@ class Alternating(OnePhase):
 
     def init(self, key) -> Work:
         k_weights, k_start = jax.random.split(key)
-        return self._at(k_start, initialise(k_weights, self.widths, self.sigma, self.weights), self.start)
+        return self._at(
+            k_start, initialise(k_weights, self.widths, self.sigma, self.weights, self.objective.constants), self.start
+        )
 
     def begin(self, network: Network) -> Work:
         """The state at a given network, with the auxiliary variables of its forward pass."""

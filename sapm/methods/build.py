@@ -204,6 +204,9 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
     terms = [directional(term) for term in terms] if options.get("directional") else terms
     model = config["model"] if all(term.separable for term in terms) else "ls"
     obj = objective(terms, depth, model, config["alpha"], config["beta"], options["l2"] * scaling.size**2)
+    if samples.parameters:
+        guesses = np.array(list(samples.parameters.values()))
+        obj = replace(obj, constants=jnp.asarray(guesses / samples.units))
     common = {"init": config["init"], "start": config["start"]}
     if config["method"] in OPTIMISERS:
         return descent(
@@ -225,11 +228,12 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
 @float64
 def start_at(method, networks: Sequence[Sequence[tuple]], sigma: Activation):
     """States of the method for every network given by its weights: a start that is not random."""
-    states = []
+    states, found = [], getattr(getattr(method, "objective", None), "constants", None)
+    constants = 0 if found is None else len(found)
     for weights in networks:
         first, *others = ((jnp.asarray(W), jnp.asarray(b)) for W, b in weights)
         wide = jnp.pad(first[0], ((0, 0), (0, method.widths[0] - first[0].shape[1])))
-        states.append(_begin(method, Network.of([(wide, first[1]), *others], sigma)))
+        states.append(_begin(method, Network.of([(wide, first[1]), *others], sigma, constants)))
     return jax.tree.map(lambda *x: jnp.stack(x), *states)
 
 

@@ -55,7 +55,7 @@ class Descent(OnePhase):
 
     def init(self, key) -> DescentState:
         k_weights, k_start = jax.random.split(key)
-        network = initialise(k_weights, self.widths, self.sigma, self.weights)
+        network = initialise(k_weights, self.widths, self.sigma, self.weights, self.objective.constants)
         variables = network
         if self.objective.model != "ls":
             variables = start_point(k_start, self.objective, network, self.start)

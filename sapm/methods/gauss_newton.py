@@ -119,7 +119,7 @@ class GaussNewton(eqx.Module):
 
     def init(self, key) -> GNState:
         k_weights, k_start = jax.random.split(key)
-        network = initialise(k_weights, self.widths, self.sigma, self.weights)
+        network = initialise(k_weights, self.widths, self.sigma, self.weights, self.objective.constants)
         return self._at(jnp.zeros((), jnp.int64), start_point(k_start, self.objective, network, self.start))
 
     @property
@@ -151,7 +151,7 @@ class GaussNewton(eqx.Module):
         if self.free:
             aux = jax.tree.map(lambda a, b: jnp.where(lifting, a, b), point.aux, aux)
         parts = tuple(linearise(obj, i, point.network, u, on) for i, u in enumerate(aux))
-        rows, rho = rows_of(obj.terms, parts)
+        rows, rho = rows_of(obj.terms, parts, point.network.constants)
         made = {"primal": normal, "dual": gram, "dense": _dense_dual, "free": lambda rows: jnp.zeros((0, 0))}
         matrix = made[self.algebra](rows)
         return Linearised(point.network, aux, jnp.asarray(lifting), parts, rows, rho, matrix)

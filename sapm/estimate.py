@@ -1,0 +1,123 @@
+"""How wrong a solution probably is, without knowing the right one.
+
+The error e of u satisfies, to first order, F'(u) e = -F(u) in the domain and the like on its boundary. This equation is solved
+for e in the least-squares sense at points that the training has not seen, and more of them, among random features: sines of
+many scales, which a linear solve fits at once. The size of e is then the estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sapm.jet import Activation, Jet, float64, lift, sin
+from sapm.network import Dense, Network
+from sapm.samples import Samples, Weights
+from sapm.term import Term
+
+FEATURES, SCALES = 1200, (1.0, 2.0, 4.0, 8.0)  # how many, and the standard deviations of their directions, in equal shares
+SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`error`: the relative ℓ² size of the correction. `explained`: how much of the residual, in square, it accounts for.
+
+    `apart`: the relative ℓ² distance to the next best seed, None if there is one seed only.
+    """
+
+    error: float
+    explained: float
+    apart: float | None
+    points: int
+
+    def __str__(self) -> str:
+        share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
+        said = (
+            f"Error estimate {self.error:.1e} (relative): at {self.points} points, other than those trained on, and more, a "
+            f"correction of that size accounts for {share}"
+        )
+        said += "; the true error may well be larger." if self.explained < 0.5 else "."
+        if self.apart is not None:
+            said += f" The next best seed is {self.apart:.1e} away"
+            said += ": the seeds have found different answers; do not trust any without more points or a larger network." * (
+                self.apart > max(0.05, 30 * self.error)
+            )
+            said += "." * (not said.endswith("."))
+        return said
+
+
+def features(inputs: int, count: int) -> Dense:
+    """Random directions and phases, for inputs that fill [-1, 1]."""
+    rng = np.random.default_rng(0)
+    scale = np.repeat(SCALES, -(-count // len(SCALES)))[:count, None]
+    return Dense(
+        jnp.asarray(rng.normal(size=(count, inputs)) * scale / np.sqrt(max(1, inputs / 2))),
+        jnp.asarray(rng.uniform(0, 2 * np.pi, count)),
+    )
+
+
+@float64
+def correction(terms: Sequence[Term], network: Network, layer: Dense, fields: int) -> tuple[Array, float]:
+    """The coefficients (fields, features + 1) of the correction, and the share of the residual, squared, that it explains."""
+    left, right = [], []
+    for term in terms:
+        R, A = _equations(term, network, layer, fields)
+        root = jnp.sqrt(jnp.broadcast_to(term.weight, (len(R),)))
+        left.append((A * root[:, None, None]).reshape(-1, A.shape[-1]))
+        right.append((R * root[:, None]).reshape(-1))
+    A, R = np.asarray(jnp.concatenate(left)), np.asarray(jnp.concatenate(right))
+    scale = np.maximum(np.linalg.norm(A, axis=0), 1e-300)
+    found = _least_squares(A / scale, -R) / scale
+    rest = float(np.sum((R + A @ found) ** 2) / max(np.sum(R**2), 1e-300))
+    count = len(layer.b) + 1
+    return jnp.asarray(found[: fields * count].reshape(fields, count)), 1 - min(rest, 1.0)
+
+
+def _least_squares(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """By the normal equations' eigenvalues; those lost in rounding are left out."""
+    values, vectors = np.linalg.eigh(A.T @ A)
+    kept = values > SMALL * values[-1]
+    V = vectors[:, kept]
+    return V @ ((V.T @ (A.T @ b)) / values[kept])
+
+
+@jax.jit
+def _output(network: Network, x: Jet) -> Jet:
+    return network(x)
+
+
+def _equations(term: Term, network: Network, layer: Dense, fields: int) -> tuple[Array, Array]:
+    """The residual (n, rows), and its derivative (n, rows, fields · (features + 1) + parameters) along every feature."""
+    residual, back = jax.vjp(term.residual, _output(network, term.x))
+    n, rows = residual.shape
+    z = lift(sin, layer(term.x))
+    value = jnp.concatenate([z.value, jnp.ones((n, 1))], axis=1)
+    channels = jnp.concatenate([z.tangents, jnp.zeros((*z.tangents.shape[:2], 1))], axis=2)
+    out = []
+    for row in jnp.eye(rows):
+        c = back(jnp.broadcast_to(row, (n, rows)))[0]
+        parts = [c.value[:, i, None] * value + jnp.einsum("nk,nkf->nf", c.tangents[:, :, i], channels) for i in range(fields)]
+        out.append(jnp.concatenate([*parts, c.value[:, fields:]], axis=1))
+    return residual, jnp.stack(out, axis=1)
+
+
+@float64
+def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: Activation) -> tuple[float, float]:
+    """The relative ℓ² size, at the points of the first term, of the correction to a network with these weights; and its share."""
+    scaling, fields = samples.scaling, len(samples.fields)
+    pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in scaling.scaled(weights)]
+    network, layer = Network.of(pairs, sigma, len(samples.parameters)), features(samples.inputs, FEATURES // fields)
+    terms = [scaling.term(term) for term in terms]
+    coefficients, share = correction(terms, network, layer, fields)
+    x = Jet(terms[0].x.value, terms[0].x.tangents[:, :0])
+    z = sin(layer(x).value)
+    e = jnp.concatenate([z, jnp.ones((len(z), 1))], axis=1) @ coefficients.T
+    u = _output(network, x).value[:, :fields] + e
+    size = jnp.linalg.norm(u)
+    return float(jnp.linalg.norm(e) / jnp.where(size > 0, size, 1.0)), share

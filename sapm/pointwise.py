@@ -1,0 +1,85 @@
+"""Functions that a user writes for one point, at many; and points that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sapm.domain import Coordinates
+from sapm.jet import float64
+
+NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+)  # what a function that uses `if` or plain NumPy raises when it is traced
+
+
+def function_of_point(what: str, given) -> Callable:
+    if not callable(given):
+        raise TypeError(f"{what} is {given!r}; give a function of one point, such as lambda p: jnp.sin(p.x).")
+    return given
+
+
+def numbers_of(value, what: str, several: bool = False):
+    """What a user's function gave for one point, as an array (m,) of real numbers, m = 1 unless `several`; or a sentence."""
+    wanted = "a number, or several," if several else "one number"
+    if value is None:
+        raise TypeError(f"{what} returned None; it must return {wanted} for one point (is a `return` missing?).")
+    try:
+        value = jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} returned {value!r}; it must return {wanted} for one point.") from None
+    if jnp.iscomplexobj(value):
+        raise TypeError(f"{what} returned complex numbers; they must be real: take real and imaginary parts apart.")
+    if value.size == 0 or (value.ndim > 1 if several else value.size != 1):
+        raise ValueError(f"{what} returned shape {value.shape}; it must return {wanted} for one point (it is applied to each).")
+    return value.reshape(-1).astype(jnp.float64)
+
+
+@float64
+def evaluate(
+    function: Callable, what: str, names: Sequence[str], x: np.ndarray, several: bool = False, finite: bool = True
+) -> np.ndarray:
+    """The user's function of one point at every row of x: (n, outputs). Vectorised where it can be traced, else row by row."""
+    one = lambda row: numbers_of(function(Coordinates(names, row)), what, several)  # noqa: E731
+    x = np.asarray(x, float)
+    with np.errstate(all="ignore"):
+        one(x[0])  # outside JAX first, where a mistake is reported as it is
+        try:
+            values = np.asarray(jax.vmap(one)(jnp.asarray(x)))
+        except NEEDS_NUMBERS:
+            values = np.stack([np.asarray(one(row)) for row in x])
+    bad = ~np.isfinite(values).all(1)
+    if finite and bad.any():
+        raise ValueError(f"{what} is not finite at {place(names, x[bad.argmax()])}: got {values[bad.argmax()].tolist()}.")
+    return values
+
+
+def table(name: str, given, columns: int | None = None) -> np.ndarray:
+    """A finite array (n, columns) of float64; a vector is one column."""
+    try:
+        x = np.asarray(given)
+        x = x.astype(float) if x.dtype.kind in "biufO" else x
+    except (TypeError, ValueError):
+        x = np.asarray("not numbers")
+    if x.dtype.kind != "f":
+        raise TypeError(f"{name} must hold real numbers, as many in every row; got {type(given).__name__}: {str(given)[:40]}.")
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(f"{name} has shape {np.shape(given)}; give one row per sample, (n, columns), with n ≥ 1.")
+    if columns is not None and x.shape[1] != columns:
+        raise ValueError(f"{name} has {x.shape[1]} columns; {columns} are wanted.")
+    if not np.isfinite(x).all():
+        i, j = np.argwhere(~np.isfinite(x))[0]
+        raise ValueError(f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: remove or fill such rows.")
+    return x
+
+
+def place(names: Sequence[str], row: np.ndarray) -> str:
+    """(t=0.5, x=1): a point in words."""
+    return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"

@@ -1,0 +1,179 @@
+"""Several functions, unknown parameters, periodic coordinates, features, observed points, and the estimate of the error."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import sapm
+from sapm.embedding import embedding_for
+from sapm.jet import Jet
+from sapm.linearise import flatten, rows_of
+from sapm.methods.gauss_newton import gauss_newton
+from sapm.objective import Point, objective
+from tests.test_second_order import nested
+
+TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
+
+
+def decay(p):
+    return jnp.exp(-0.3 * jnp.pi**2 * p.t) * jnp.sin(jnp.pi * p.x)
+
+
+def rod(**more):
+    """u_t = k u_xx with an unknown k, from measured values."""
+    x = np.random.default_rng(0).uniform(size=(40, 2))
+    u = np.exp(-0.3 * np.pi**2 * x[:, 0]) * np.sin(np.pi * x[:, 1])
+    conditions = [sapm.Initial(decay), sapm.Dirichlet(lambda p: 0.0), sapm.Observed(x, u)]
+    settings = {"parameters": {"k": 1.0}} | more
+    return sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - p.k * u.xx, conditions, decay, **settings)
+
+
+def circle(conditions=None, **more):
+    """u' = v, v' = -u from (1, 0)."""
+    conditions = [sapm.Initial(lambda p: (1.0, 0.0))] if conditions is None else conditions
+    exact = lambda p: (jnp.cos(p.t), -jnp.sin(p.t))  # noqa: E731
+    return sapm.PDE(sapm.Box(t=(0, 3)), lambda p, u, v: (u.t - v.value, v.t + u.value), conditions, exact, **more)
+
+
+# ---------------------------------------------------------------- constants among the outputs
+
+
+@pytest.mark.parametrize("algebra", ["primal", "dual", "dense"])
+def test_the_step_with_parameters_is_the_dense_one(algebra):
+    """δθ of Gauss-Newton against the Jacobian of the residual by forward mode; the rows of W that stay 0 have no column."""
+    problem = rod()
+    samples = problem.samples(20, 12, 0, 1.0)
+    obj = objective(samples.terms, 3, "ls")
+    obj = obj.__class__(obj.terms, obj.beta, obj.alpha, "ls", None, jnp.asarray([1.0]))
+    method = gauss_newton(obj, (2, 4, 4, 2), "tanh", algebra=algebra)
+    network = method.init(jax.random.key(3)).point.network
+    assert network.constants == 1 and not np.any(np.asarray(network.stack[3].W[-1])) and network.stack[3].b[-1] == 1
+    at, nu = method.linearise(Point(network, ()), False), 1e-3
+    change = flatten(method.solver(at, nu)(at.rho))
+    flat, rebuild = ravel_pytree(network)
+    J, rho = np.asarray(jax.jacfwd(lambda w: method._residual(rebuild(w)))(flat)), np.asarray(method._residual(network))
+    wanted = -np.linalg.solve(J.T @ J + nu * np.eye(len(flat)), J.T @ rho)
+    wanted = flatten(rebuild(jnp.asarray(wanted)).stack)
+    assert np.allclose(change, wanted, rtol=1e-7, atol=1e-9 * np.abs(wanted).max()) and np.abs(wanted).max() > 1e-3
+    rows, _ = rows_of(method.objective.terms, at.parts, 1)
+    assert rows.tail[-1].constants == 1
+
+
+def test_a_parameter_is_found_and_kept(tmp_path):
+    problem = rod()
+    result = sapm.solve(problem, **TINY, points=150, boundary_points=60, max_iter=30)
+    u = result.best
+    assert abs(u.parameters["k"] - 0.3) < 3e-5 and result.table[0]["solution_error"] < 1e-4
+    assert u(t=0.5, x=[0.2, 0.4]).shape == (2,) and len(u.weights[-1][1]) == 1
+    result.save(tmp_path / "a.sapm")
+    back = sapm.load(tmp_path / "a.sapm", problem=problem)
+    assert back.best.parameters == u.parameters and back.table == result.table
+    assert "found: k = 0." in str(result.summary())
+    better = sapm.refine(u, problem, points=150, boundary_points=60, max_iter=5, progress=False)
+    assert abs(better.result.best.parameters["k"] - 0.3) < 3e-5
+
+
+# ---------------------------------------------------------------- several functions
+
+
+def test_a_system_and_its_fields():
+    result = sapm.solve(circle(), **TINY, points=60, boundary_points=4, max_iter=40)
+    assert result.table[0]["solution_error"] < 1e-6
+    u = result.best
+    assert u(t=[0.0, 1.0]).shape == (2, 2) and np.allclose(u.v(t=1.0), -np.sin(1), atol=1e-5)
+    assert np.allclose(u.v.d("t")(t=1.0), -np.cos(1), atol=1e-4)
+    assert result.error_estimate().error < 1e-5 and result.plot("solution").axes
+    with pytest.raises(AttributeError, match="no 'w'"):
+        _ = u.w
+
+
+def test_conditions_of_one_function():
+    conditions = [sapm.Initial(lambda p: 0.0, of="v"), sapm.Initial(lambda p: 1.0, of="u")]
+    samples = circle(conditions).samples(10, 4, 0, 1.0)
+    assert [term.of for term in samples.terms] == [None, (0,), (1,)] and samples.outputs == 2
+    assert [float(term.y[0, 0]) for term in samples.terms[1:]] == [1.0, 0.0]
+
+
+# ---------------------------------------------------------------- features in place of coordinates
+
+
+def test_features_and_their_derivatives():
+    """Their jets are those that nested forward mode finds, of second order too."""
+    embedding = embedding_for((np.array([0.5, 1.0]), np.array([0.5, 2.0])), (1,), sapm.Fourier(3))
+    rng = np.random.default_rng(1)
+    x = Jet(jnp.asarray(rng.normal(size=(4, 2))), jnp.asarray(rng.normal(size=(4, 3, 2))), ((1, -1),))
+    jet = embedding.jet(x)
+    wanted = nested(embedding, x.value, x)
+    assert embedding.width == jet.value.shape[1] == 1 + 2 * 4
+    assert np.allclose(jet.value, wanted.value, atol=1e-13) and np.allclose(jet.tangents, wanted.tangents, atol=1e-11)
+
+
+def test_periodic_exactly(tmp_path):
+    exact = lambda p: jnp.sin(jnp.pi * (p.x - p.t))  # noqa: E731
+    problem = sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.x, [sapm.Initial(exact), sapm.Periodic("x")], exact)
+    result = sapm.solve(problem, **TINY, points=150, boundary_points=30, max_iter=30)
+    u = result.best
+    assert result.table[0]["solution_error"] < 1e-4
+    for derivative in (u, u.d("x"), u.d("x", "x")):
+        assert np.allclose(derivative(t=[0.1, 0.7], x=-1.0), derivative(t=[0.1, 0.7], x=1.0), atol=1e-9)
+    result.save(tmp_path / "a.sapm")
+    back = sapm.load(tmp_path / "a.sapm")
+    assert np.array_equal(back.best(t=0.5, x=[0.1, 0.2]), u(t=0.5, x=[0.1, 0.2]))
+    assert "Error estimate" in str(back.error_estimate())
+    with pytest.raises(ValueError, match="cannot be exported"):
+        u.to_onnx(tmp_path / "u.onnx")
+    with pytest.raises(ValueError, match="there are periodic coordinates"):
+        result.reference_error()
+
+
+# ---------------------------------------------------------------- the estimate
+
+
+@pytest.mark.parametrize("steps", [3, 12])
+def test_the_estimate_is_near_the_error(steps):
+    exact = lambda p: jnp.sin(jnp.pi * p.x) * jnp.exp(p.y)  # noqa: E731
+    residual = lambda p, u: u.xx + u.yy + u.value**3 - ((1 - jnp.pi**2) * exact(p) + exact(p) ** 3)  # noqa: E731
+    box = sapm.Box(x=(0, 1), y=(0, 1))
+    known = sapm.PDE(box, residual, [sapm.Dirichlet(exact)], exact)
+    result = sapm.solve(known, **TINY, points=100, boundary_points=40, max_iter=steps)
+    estimate, error = result.error_estimate(), result.table[0]["solution_error"]
+    assert error / 1.5 < estimate.error < 1.5 * error and estimate.explained > 0.9
+    assert "Error estimate" not in str(result.summary())
+    unknown = sapm.PDE(box, residual, [sapm.Dirichlet(exact)])
+    result = sapm.solve(unknown, **TINY, points=100, boundary_points=40, max_iter=steps)
+    assert f"Error estimate {estimate.error:.1e}" in str(result.summary())
+
+
+# ---------------------------------------------------------------- refusals
+
+BOX = sapm.Box(t=(0, 1), x=(0, 1))
+heat = lambda p, u: u.t - u.xx  # noqa: E731
+start = sapm.Initial(lambda p: 0.0)
+REFUSED = {
+    "one argument": (lambda: sapm.PDE(BOX, lambda p: 0.0, [start]), TypeError, "the point and what is to be found"),
+    "numbers missing": (lambda: circle([sapm.Initial(lambda p: 1.0)]), ValueError, "gave 1 number for 2 unknown functions"),
+    "no such function": (lambda: circle([sapm.Initial(lambda p: 1.0, of="w")]), ValueError, "of='w'; the residual asks for u, v"),
+    "exact too short": (lambda: sapm.PDE(BOX, lambda p, u, v: (u.t, v.t), [start], lambda p: 0.0), ValueError, "exact gave 1"),
+    "parameter name": (lambda: rod(parameters={"x": 1.0}), ValueError, "that is no coordinate"),
+    "parameter guess": (lambda: rod(parameters={"k": np.nan}), ValueError, "must be a finite number"),
+    "unknown parameter": (lambda: rod(parameters={"c": 1.0}), ValueError, "p.k is not a coordinate"),
+    "no coordinate": (lambda: sapm.PDE(BOX, heat, [start, sapm.Periodic("y")]), ValueError, "not about a coordinate"),
+    "all periodic": (
+        lambda: sapm.PDE(BOX, heat, [start, sapm.Periodic("x"), sapm.Dirichlet(lambda p: 0.0)]),
+        ValueError,
+        "Dirichlet holds nowhere",
+    ),
+    "outside": (lambda: sapm.PDE(BOX, heat, [start, sapm.Observed([[2.0, 0.5]], [1.0])]), ValueError, "outside the domain"),
+    "unequal": (lambda: sapm.PDE(BOX, heat, [start, sapm.Observed([[0.5, 0.5]], [1.0, 2.0])]), ValueError, "1 points and 2"),
+    "features": (lambda: sapm.PDE(BOX, heat, [start], features=8), TypeError, "must be sapm.Fourier"),
+    "count": (lambda: sapm.Fourier(0), ValueError, "whole number, at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    make, error, sentence = REFUSED[name]
+    with pytest.raises(error, match=sentence):
+        make()
