@@ -8,8 +8,8 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "Box": "domain",
     "Ball": "domain",
-    "Function": "problem",
-    "Regression": "problem",
+    "Function": "regression",
+    "Regression": "regression",
     "PDE": "problem",
     "Initial": "conditions",
     "InitialVelocity": "conditions",
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from sapm.estimator import SAPMRegressor as SAPMRegressor
     from sapm.objective import Certificate as Certificate
     from sapm.problem import PDE as PDE
-    from sapm.problem import Function as Function
-    from sapm.problem import Regression as Regression
     from sapm.refiner import Refined as Refined
     from sapm.refiner import refine as refine
+    from sapm.regression import Function as Function
+    from sapm.regression import Regression as Regression
     from sapm.result import Result as Result
     from sapm.result import load as load
     from sapm.solution import Solution as Solution

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from sapm.jet import Activation
-from sapm.problem import whole
+from sapm.regression import whole
 
 ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
 GAUSS_NEWTON, GAUSS_NEWTON_RELU = 100, 200

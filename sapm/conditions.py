@@ -18,12 +18,14 @@ class Condition:
     """u = g on a part of the boundary. `weight`: how much it counts beside other conditions; `points`: how many, or which.
 
     `of`: the function it is about, by its name in the residual, where there are several; without it g gives a number for each.
+    `hard`: it holds exactly, since the network is multiplied by a factor that is 0 there; g must make sense in the whole domain.
     """
 
     g: Callable
     weight: float = 1.0
     points: Any = None
     of: str | None = field(default=None, kw_only=True)
+    hard: bool = field(default=False, kw_only=True)
     inflow_only: ClassVar[bool] = False
     about: ClassVar[str] = "value"  # or "derivative", or "both"
 
@@ -31,6 +33,8 @@ class Condition:
         function_of_point(f"the datum of {type(self).__name__}", self.g)
         if isinstance(self.weight, (str, bool)) or not np.isscalar(self.weight) or not 0 < self.weight < np.inf:  # type: ignore[operator]
             raise ValueError(f"weight={self.weight!r} of {type(self).__name__} must be a positive, finite number.")
+        if self.hard and not isinstance(self, (Initial, Dirichlet)):
+            raise ValueError(f"hard=True is for Initial and Dirichlet conditions, not for {type(self).__name__}; leave it out.")
 
     def faces_in(self, domain: Domain) -> tuple[str, ...]:
         return _beside_time(domain)
@@ -157,7 +161,16 @@ class Robin(OnFaces):
     about: ClassVar[str] = "both"
 
     def __init__(self, a, b, g, faces: Sequence[str] | None = None, weight: float = 1.0, points: Any = None, of=None):
-        for name, value in {"a": a, "b": b, "g": g, "faces": faces, "weight": weight, "points": points, "of": of}.items():
+        for name, value in {
+            "a": a,
+            "b": b,
+            "g": g,
+            "faces": faces,
+            "weight": weight,
+            "points": points,
+            "of": of,
+            "hard": False,
+        }.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
         for name, value in {"a": a, "b": b}.items():
@@ -180,7 +193,15 @@ class Observed(Condition):
     u: Any = None
 
     def __init__(self, x, u, weight: float = 1.0, of: str | None = None):
-        for name, value in {"g": lambda p: 0.0, "x": x, "u": u, "weight": weight, "points": None, "of": of}.items():
+        for name, value in {
+            "g": lambda p: 0.0,
+            "x": x,
+            "u": u,
+            "weight": weight,
+            "points": None,
+            "of": of,
+            "hard": False,
+        }.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
 

@@ -118,6 +118,8 @@ def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: 
     x = Jet(terms[0].x.value, terms[0].x.tangents[:, :0])
     z = sin(layer(x).value)
     e = jnp.concatenate([z, jnp.ones((len(z), 1))], axis=1) @ coefficients.T
-    u = _output(network, x).value[:, :fields] + e
+    u = terms[0].composed_value(_output(network, x).value)[:, :fields]
+    e = e if terms[0].ansatz is None else e * terms[0].ansatz[0].value[:, :fields]
+    u = u + e
     size = jnp.linalg.norm(u)
     return float(jnp.linalg.norm(e) / jnp.where(size > 0, size, 1.0)), share

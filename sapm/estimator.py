@@ -8,7 +8,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sapm.problem import Regression
+from sapm.regression import Regression
 from sapm.samples import pad
 from sapm.solver import execute, plan
 

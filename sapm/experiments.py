@@ -16,7 +16,7 @@ def _sin_square():
     import jax.numpy as jnp
 
     from sapm.domain import Box
-    from sapm.problem import Function
+    from sapm.regression import Function
 
     return Function(Box(x=(-1, 1)), lambda p: jnp.sin(p.x**2))
 
@@ -25,7 +25,7 @@ def _ten_dimensions():
     import jax.numpy as jnp
 
     from sapm.domain import Ball
-    from sapm.problem import Function
+    from sapm.regression import Function
 
     return Function(Ball(10), lambda p: 1 / (2 * 10**0.5 + jnp.sum(p.vector)))
 

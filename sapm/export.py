@@ -29,6 +29,8 @@ def export(u: Any, path: str | Path) -> Path:
 def _exportable(u: Any) -> None:
     if u.directions:
         raise ValueError("a derivative cannot be exported; export u itself.")
+    if u.ansatz is not None:
+        raise ValueError("a solution with hard conditions cannot be exported: its network, u.weights, is only a factor of it.")
     if u.embedding is not None:
         raise ValueError(
             "a network of features (Periodic, Fourier) cannot be exported; u.weights has its layers and u.embedding its features."

@@ -151,7 +151,7 @@ def target(term: Term, u: Jet, top: bool, output: Array | None = None) -> Jet:
     """
     if not top:
         return u
-    plain = not term.is_pde and term.of is None and term.function is None
+    plain = not term.is_pde and term.separable
     return Jet(term.y if plain else jnp.zeros_like(term.y if output is None else output), u.tangents, u.forms)
 
 

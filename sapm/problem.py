@@ -1,4 +1,4 @@
-"""What to solve: a function to learn, data to fit, or a PDE with its conditions. Each becomes `Samples`: plain arrays."""
+"""A PDE with its conditions, read off its residual. It becomes `Samples`: plain arrays."""
 
 from __future__ import annotations
 
@@ -7,136 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from sapm.ansatz import Ansatz
 from sapm.characteristics import never_met
 from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
-from sapm.domain import Ball, Box, Domain
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
 from sapm.pointwise import evaluate, function_of_point, place, table
-from sapm.samples import Samples, embedded, strength
+from sapm.regression import Function, Regression, domain_checked, interior_points, whole
+from sapm.samples import Samples, embedded, hardened, strength
 from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
-
-
-def whole(name: str, value, least: int = 1, why: str = "") -> int:
-    """A count, or a sentence."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name}={value!r} is not a whole number; give {least} or more{why}.")
-    if value < least:
-        raise ValueError(f"{name}={value} is too small; give {least} or more{why}.")
-    return int(value)
-
-
-def _domain(given) -> Any:
-    if not isinstance(given, (Box, Ball)):
-        raise TypeError(f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)) or sapm.Ball(10).")
-    return given
-
-
-def _interior(domain: Domain, points, what: str, start: int) -> np.ndarray:
-    """`points` Halton points from that index on, or the array of points given."""
-    if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
-        return domain.points(whole(what, points), start)
-    x = table(what, points, len(domain.names))
-    outside = domain.gap(x) < -1e-9
-    if outside.any():
-        raise ValueError(f"{what} has a point outside the domain: {place(domain.names, x[outside.argmax()])}.")
-    return x
-
-
-# ---------------------------------------------------------------- regression
-
-
-@dataclass(frozen=True)
-class Function:
-    """Learn f on a domain from its values: f is written for one point, `lambda p: jnp.sin(p.x**2)`; it may return a vector."""
-
-    domain: Any
-    f: Callable
-
-    def __post_init__(self):
-        _domain(self.domain)
-        function_of_point("f", self.f)
-        evaluate(self.f, "f", self.domain.names, self.domain.points(2, 1), several=True)
-
-    @property
-    def outputs(self) -> int:
-        return evaluate(self.f, "f", self.domain.names, self.domain.points(1, 1), several=True).shape[1]
-
-    def samples(self, points=1000, boundary_points=None, test_points=1000, mu=None) -> Samples:
-        """Training points are the first Halton points, test points the next."""
-        domain = self.domain
-        x = _interior(domain, points, "points", domain.first)
-        at = lambda x: evaluate(self.f, "f", domain.names, x, several=True)  # noqa: E731
-        test = {}
-        if not (isinstance(test_points, (int, np.integer)) and test_points == 0):
-            test["x"] = _interior(domain, test_points, "test_points", domain.first + len(x))
-            test["y"] = at(test["x"])
-        return Samples("regression", domain.names, domain.describe(), (value_term(x, at(x)),), test)
-
-
-@dataclass(frozen=True)
-class Regression:
-    """Fit given data: X (n, d) or (n,), Y (n, m) or (n,). `test=(X, Y)`: scored at the end.
-
-    `validation=(X, Y)`: the network that fits these best is kept, and a seed stops when it no longer improves on them.
-    `weights`: (n,), how much each sample counts. Coordinates are x (one input) or x1, x2, …, unless `names` says otherwise.
-    """
-
-    X: Any
-    Y: Any
-    test: tuple | None = None
-    validation: tuple | None = None
-    weights: Any = None
-    names: Sequence[str] | None = None
-
-    def __post_init__(self):
-        X, Y = self._pair("X", "Y", (self.X, self.Y))
-        n, d = X.shape
-        names = tuple(self.names) if self.names is not None else (("x",) if d == 1 else tuple(f"x{i}" for i in range(1, d + 1)))
-        if len(names) != d or len(set(names)) != d:
-            raise ValueError(f"names={list(names)} must be {d} different names, one for each column of X.")
-        weights = None
-        if self.weights is not None:
-            weights = table("weights", self.weights, 1)[:, 0]
-            if weights.shape != (n,) or weights.min() < 0 or weights.max() == 0:
-                raise ValueError(
-                    f"weights must be {n} numbers, none negative and not all 0; got {len(weights)} from {weights.min():g}."
-                )
-        values = {"X": X, "Y": Y, "names": names, "weights": weights}
-        for part in ("test", "validation"):
-            given = getattr(self, part)
-            values[part] = None if given is None else self._pair(f"{part} X", f"{part} Y", given, d, Y.shape[1])
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    @staticmethod
-    def _pair(x_name: str, y_name: str, pair, d=None, m=None) -> tuple[np.ndarray, np.ndarray]:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f"{x_name[:-2]} must be a pair (X, Y); got {type(pair).__name__}.")
-        X, Y = table(x_name, pair[0], d), table(y_name, pair[1], m)
-        if len(X) != len(Y):
-            raise ValueError(f"{x_name} has {len(X)} samples and {y_name} has {len(Y)}; they must be equal.")
-        return X, Y
-
-    @property
-    def outputs(self) -> int:
-        return self.Y.shape[1]
-
-    def samples(self, points=None, boundary_points=None, test_points=None, mu=None) -> Samples:
-        weight = 1.0 if self.weights is None else self.weights * (len(self.weights) / self.weights.sum())
-        return Samples(
-            "regression",
-            tuple(self.names or ()),
-            None,
-            (value_term(self.X, self.Y, weight),),
-            {} if self.test is None else dict(zip("xy", self.test, strict=True)),
-            None if self.validation is None else value_term(*self.validation),
-        )
-
-
-# ---------------------------------------------------------------- PDE
 
 
 @dataclass(frozen=True)
@@ -158,9 +40,10 @@ class PDE:
     sign: float = field(init=False, repr=False, compare=False)  # ±1: sign · c points where information travels (first order)
     ill_posed: str = field(init=False, repr=False, compare=False)  # what leaves the solution open, as far as known; "" if nothing
     embedding: Embedding | None = field(init=False, repr=False, compare=False)
+    ansatz: Ansatz | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        domain, put = _domain(self.domain), lambda name, value: object.__setattr__(self, name, value)
+        domain, put = domain_checked(self.domain), lambda name, value: object.__setattr__(self, name, value)
         function_of_point("residual", self.residual)
         given = (self.conditions,) if isinstance(self.conditions, (Condition, Periodic)) else self.conditions
         if not isinstance(given, (list, tuple)) or not all(isinstance(c, (Condition, Periodic)) for c in given):
@@ -199,9 +82,24 @@ class PDE:
             x = self.boundary(condition, 4)
             condition.datum(domain, x, len(condition.meant(self.fields)))
             condition.operator(domain, x)
+        put("ansatz", self._hard())
         put("ill_posed", never_met(self) if self.followed else self._left_open())
         if self.ill_posed:
             warnings.warn(self.ill_posed, stacklevel=3)
+
+    def _hard(self) -> Ansatz | None:
+        hard = [c for c in self.stated if c.hard]
+        if not hard:
+            return None
+        if len({c.g for c in hard}) > 1 or any(c.of is not None for c in hard):
+            raise ValueError(
+                "hard conditions must share one function, right on all their faces and for all unknowns: "
+                "give the same g to each, or leave hard=True out for some."
+            )
+        faces = tuple(dict.fromkeys(face for c in hard for face in self.faces(c)))
+        found = Ansatz(self.domain, faces, hard[0].g, len(self.fields), len(self.equation.parameters))
+        found.factor(jnp.asarray(self.domain.points(1, 1)[0]))
+        return found
 
     def _left_open(self) -> str:
         """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
@@ -226,6 +124,8 @@ class PDE:
             return self.equation.higher
         if () in self.equation.keys:
             return called(())
+        if self.ansatz is not None:
+            return "hard conditions"
         return "a Robin condition" if any(condition.about == "both" for condition in self.stated) else ""
 
     @property
@@ -235,8 +135,13 @@ class PDE:
 
     @property
     def stated(self) -> tuple[Condition, ...]:
-        """The conditions that a loss has to bring about."""
+        """All but periodicity."""
         return tuple(c for c in self.conditions if isinstance(c, Condition))
+
+    @property
+    def soft(self) -> tuple[Condition, ...]:
+        """The conditions that a loss has to bring about."""
+        return tuple(c for c in self.stated if not c.hard)
 
     def faces(self, condition: Condition) -> tuple[str, ...]:
         """Where a condition holds; of itself on no face that periodicity speaks of."""
@@ -321,26 +226,27 @@ class PDE:
     def samples(self, points=1000, boundary_points=400, test_points=1000, mu=None) -> Samples:
         """Interior and boundary points with coefficients and data. The boundary term weighs mu in all."""
         domain, names = self.domain, self.domain.names
-        x = _interior(domain, points, "points", domain.first)
+        x = interior_points(domain, points, "points", domain.first)
         total, k = (
-            whole("boundary_points", boundary_points, len(self.stated), ", one for each condition"),
-            len(self.stated),
+            whole("boundary_points", boundary_points, len(self.soft), ", one for each condition"),
+            len(self.soft),
         )
-        parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.stated)]
+        parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.soft)]
         mu = self.mu if mu is None else mu
         terms, kinds = [self.interior(x)], {}
-        for cond, part in zip(self.stated, parts, strict=True):
+        for cond, part in zip(self.soft, parts, strict=True):
             kinds.setdefault((cond.about != "value", cond.meant(self.fields)), []).append((cond, part))
         for _, mine in sorted(kinds.items()):
             terms.append(self._boundary_term(mine, mu, sum(map(len, parts))))
         test, held = {}, None
         if not (isinstance(test_points, (int, np.integer)) and test_points == 0):
-            test["x"] = _interior(domain, test_points, "test_points", domain.first + len(x))
+            test["x"] = interior_points(domain, test_points, "test_points", domain.first + len(x))
             held = self.interior(test["x"])
             if self.exact is not None:
                 test["y"] = evaluate(self.exact, "exact", names, test["x"], several=True)
         more = {"fields": self.fields, "parameters": self.equation.parameters}
         found = Samples("pde", names, domain.describe(), tuple(terms), test, held=held, **more)
+        found = found if self.ansatz is None else hardened(found, self.ansatz)
         return found if self.embedding is None else embedded(found, self.embedding)
 
     def interior(self, x: np.ndarray) -> Term:

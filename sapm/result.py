@@ -151,8 +151,11 @@ class Result:
 
     def __reduce__(self):
         """Pickled as it is saved: without the problem, whose functions seldom can be."""
-        if any(term.function is not None for term in self.samples.terms):
-            raise TypeError("a result of a nonlinear PDE cannot be pickled, since its residual is code; use result.save(path).")
+        if self.samples.ansatz is not None or any(term.function is not None for term in self.samples.terms):
+            raise TypeError(
+                "a result of a nonlinear PDE, or of one with hard conditions, cannot be pickled, since these are code; "
+                "use result.save(path)."
+            )
         return _restore, (*to_file(self.run, self.samples, self.config), self.run.method.sigma)
 
     def reference_error(self, n: int = 500, seed: int | None = None) -> float:
@@ -258,7 +261,9 @@ def solution(samples: Samples, weights: list[tuple[np.ndarray, np.ndarray]], sig
     m = samples.outputs - len(samples.parameters)
     numbers = dict(zip(samples.parameters, b_top[m:].tolist(), strict=False))
     fields = samples.fields if samples.kind == "pde" and m > 1 else ()
-    return Solution([*inner, (W_top[:m], b_top[:m])], samples.names, sigma, seed, (), samples.embedding, numbers, fields)
+    return Solution(
+        [*inner, (W_top[:m], b_top[:m])], samples.names, sigma, seed, (), samples.embedding, numbers, fields, samples.ansatz
+    )
 
 
 # ---------------------------------------------------------------- files
@@ -291,7 +296,7 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
 
     with jax.enable_x64(True):
         function = _function(path, part("samples"), problem)
-        samples = from_arrays(about, part("samples"), function)
+        samples = from_arrays(about, part("samples"), function, _hard(path, part("samples"), problem))
         if problem is not None:
             check_same(problem, samples, config, part("samples"))
         method = build(samples, config, sigma)
@@ -321,6 +326,15 @@ def _function(path, arrays: dict[str, np.ndarray], problem):
             f"{path} holds a nonlinear PDE, whose residual a file cannot hold; give the problem again: problem=… (--problem …)."
         )
     return problem.equation.function
+
+
+def _hard(path, arrays: dict[str, np.ndarray], problem):
+    """What makes conditions hold of themselves, which is code too."""
+    if "term0/factor" not in arrays:
+        return None
+    if getattr(problem, "ansatz", None) is None:
+        raise ValueError(f"{path} holds a PDE with hard conditions, which are code; give the problem again: problem=….")
+    return problem.ansatz
 
 
 def _activation(path, config: dict, given) -> Activation:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.ansatz import Ansatz
 from sapm.domain import domain_from
 from sapm.embedding import Embedding, embedding_from
 from sapm.jet import Jet, float64
@@ -31,6 +32,7 @@ class Samples:
     held: Term | None = None
     fields: tuple[str, ...] = ("u",)  # of a PDE: the functions to find,
     parameters: dict[str, float] = field(default_factory=dict)  # numbers to find, with a first guess
+    ansatz: Ansatz | None = None  # what makes conditions hold of themselves
     embedding: Embedding | None = None  # what the network sees of the coordinates, if not themselves
 
     @property
@@ -72,6 +74,9 @@ def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
             parts |= {"probe": _probe(term), "unit": term.unit}
         if term.points is not None:
             parts["points"] = term.points
+        if term.ansatz is not None:
+            for part, jet in zip(("factor", "datum"), term.ansatz, strict=True):
+                parts |= {part: jet.value, part + "_tangents": jet.tangents}
         if term.of is not None:
             parts["of"] = np.asarray(term.of)
         arrays |= {f"{name}/{part}": np.asarray(value) for part, value in parts.items()}
@@ -96,8 +101,17 @@ def nonlinear(arrays: dict[str, np.ndarray]) -> bool:
     return "term0/probe" in arrays
 
 
+def hardened(samples: Samples, ansatz: Ansatz) -> Samples:
+    """The same problem for a network that is a factor of the solution; before features take the place of coordinates."""
+    one = lambda term: replace(term, ansatz=ansatz.jets(term.x))  # noqa: E731
+    held = None if samples.held is None else one(samples.held)
+    return replace(samples, terms=tuple(map(one, samples.terms)), held=held, ansatz=ansatz)
+
+
 @float64
-def from_arrays(about: dict[str, Any], arrays: dict[str, np.ndarray], function: Callable | None = None) -> Samples:
+def from_arrays(
+    about: dict[str, Any], arrays: dict[str, np.ndarray], function: Callable | None = None, ansatz: Ansatz | None = None
+) -> Samples:
     """What `describe` and `to_arrays` took apart; `function` is that of a nonlinear PDE."""
 
     def term(name: str) -> Term | None:
@@ -110,6 +124,9 @@ def from_arrays(about: dict[str, Any], arrays: dict[str, np.ndarray], function: 
         of = tuple(int(i) for i in arrays[f"{name}/of"]) if f"{name}/of" in arrays else None
         points, unit = (jnp.asarray(arrays[key]) if (key := f"{name}/{part}") in arrays else None for part in ("points", "unit"))
         found = Term(Jet(x, directions, forms), y, c, weight, c0, points, unit, of=of)
+        if f"{name}/factor" in arrays:
+            jets = [[jnp.asarray(arrays[f"{name}/{part}{end}"]) for end in ("", "_tangents")] for part in ("factor", "datum")]
+            found = replace(found, ansatz=tuple(Jet(value, tangents, forms) for value, tangents in jets))
         if unit is None:
             return found
         return replace(found, function=function, constants=len(about.get("parameters", ())))
@@ -121,7 +138,7 @@ def from_arrays(about: dict[str, Any], arrays: dict[str, np.ndarray], function: 
     samples = Samples(
         about["kind"], tuple(about["names"]), about["domain"], terms, test, term("validation"), term("held"), **more
     )
-    return replace(samples, embedding=embedding_from(about.get("embedding")))
+    return replace(samples, embedding=embedding_from(about.get("embedding")), ansatz=ansatz)
 
 
 def describe(samples: Samples) -> dict[str, Any]:
@@ -217,6 +234,8 @@ def _suited(samples: Samples) -> Scaling:
     size = 0.0
     for term, rows, by in zip(samples.terms, counted, strengths, strict=True):
         size = max(size, np.sqrt(np.mean(np.asarray(term.y)[rows] ** 2) / by))
+        if term.ansatz is not None:
+            size = max(size, np.sqrt(np.mean(np.asarray(term.ansatz[1].value) ** 2)))
     stiffness = strengths[0] / np.clip(strengths[0], *USUAL)
     fits = 1e-100 < size < 1e100
     return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness), samples.units)

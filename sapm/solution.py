@@ -24,23 +24,25 @@ def bucket(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-def forward(weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array, embedding: Embedding | None = None) -> Array:
+def forward(
+    weights: Sequence[tuple[Any, Any]], sigma: Activation, x: Array, embedding: Embedding | None = None, ansatz: Any = None
+) -> Array:
     """The network at every row of x, in the precision of x."""
     z = x if embedding is None else embedding(x)
     for l, (W, b) in enumerate(weights):
         z = (sigma(z) if l else z) @ jnp.asarray(W, x.dtype).T + jnp.asarray(b, x.dtype)
-    return z
+    return z if ansatz is None else ansatz(x, z)
 
 
-def _derivative(weights, sigma: Activation, directions: tuple[int, ...], x: Array, embedding: Embedding | None = None) -> Array:
+def _derivative(weights, sigma: Activation, directions: tuple[int, ...], x: Array, embedding=None, ansatz=None) -> Array:
     """∂ of the outputs along these coordinates, one after the other, at every row of x."""
-    f = partial(forward, weights, sigma, embedding=embedding)
+    f = partial(forward, weights, sigma, embedding=embedding, ansatz=ansatz)
     for i in directions:
         f = partial(lambda f, i, x: jax.jvp(f, (x,), (jnp.zeros_like(x).at[:, i].set(1.0),))[1], f, i)
     return f(x)
 
 
-_compiled = partial(jax.jit, static_argnames=("sigma", "directions"))(_derivative)
+_compiled = partial(jax.jit, static_argnames=("sigma", "directions", "ansatz"))(_derivative)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +61,15 @@ class Solution:
     embedding: Embedding | None = None
     parameters: dict[str, float] = field(default_factory=dict)
     fields: tuple[str, ...] = ()
+    ansatz: Any = None
 
     def __getattr__(self, name: str):
         if name.startswith("_") or name not in self.fields:
             raise AttributeError(f"a solution has no {name!r}." + nearest(name, self.fields))
         W, b = self.weights[-1]
         i = self.fields.index(name)
-        return replace(self, weights=[*self.weights[:-1], (W[i : i + 1], b[i : i + 1])], fields=())
+        ansatz = self.ansatz and (lambda x, z: self.ansatz(x, jnp.repeat(z, len(self.fields), 1))[:, i : i + 1])
+        return replace(self, weights=[*self.weights[:-1], (W[i : i + 1], b[i : i + 1])], fields=(), ansatz=ansatz)
 
     @property
     def network_weights(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -105,7 +109,7 @@ class Solution:
         x, in_jax = self._points(points, coordinates)
         if in_jax:
             flat = x.reshape(-1, x.shape[-1])
-            values = _derivative(self.weights, self.sigma, self.directions, flat, self.embedding)
+            values = _derivative(self.weights, self.sigma, self.directions, flat, self.embedding, self.ansatz)
         else:
             values = self._numpy(x.reshape(-1, x.shape[-1]))
         values = values.reshape(*x.shape[:-1], len(self.weights[-1][1]))
@@ -145,7 +149,9 @@ class Solution:
         for i in range(0, len(x), LARGEST):
             part = x[i : i + LARGEST]
             grown = np.pad(part, ((0, bucket(len(part)) - len(part)), (0, 0)))
-            out.append(np.asarray(_compiled(self.weights, self.sigma, self.directions, grown, self.embedding))[: len(part)])
+            out.append(
+                np.asarray(_compiled(self.weights, self.sigma, self.directions, grown, self.embedding, self.ansatz))[: len(part)]
+            )
         return np.concatenate(out)
 
 

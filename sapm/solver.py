@@ -28,8 +28,9 @@ from sapm.methods.build import (
     resolve_options,
     start_at,
 )
-from sapm.problem import PDE, PROBLEMS, whole
+from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar
+from sapm.regression import whole
 from sapm.result import Result, from_file, to_file
 from sapm.samples import Samples, scaling_of
 from sapm.train import Moment, Run, train

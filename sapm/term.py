@@ -36,6 +36,7 @@ class Term(eqx.Module):
     function: Callable | None = eqx.field(static=True, default=None)
     of: tuple[int, ...] | None = eqx.field(static=True, default=None)
     constants: int = eqx.field(static=True, default=0)
+    ansatz: tuple[Jet, Jet] | None = None  # φ and g of u = g + φ ψ, where it is u that the operator is about
 
     @property
     def channels(self) -> int:
@@ -49,7 +50,7 @@ class Term(eqx.Module):
     @property
     def separable(self) -> bool:
         """Whether PM and SAPM know this kind of term: ψ itself, or first derivatives of it with coefficients."""
-        return not self.x.forms and self.c0 is None and self.function is None and self.of is None
+        return not self.x.forms and self.c0 is None and self.function is None and self.of is None and self.ansatz is None
 
     @property
     def outputs(self) -> int | None:
@@ -69,10 +70,28 @@ class Term(eqx.Module):
         unit = self.unit
         if unit is not None:
             unit = unit * jnp.where(jnp.arange(len(unit)) < len(unit) - self.constants, size, 1.0)
-        return replace(self, x=x, y=self.y / size, weight=self.weight * size**2, unit=unit)
+        ansatz = self.ansatz and (self.ansatz[0], jax.tree.map(lambda a: a / size, self.ansatz[1]))
+        return replace(self, x=x, y=self.y / size, weight=self.weight * size**2, unit=unit, ansatz=ansatz)
+
+    def composed(self, output: Jet) -> Jet:
+        """u = g + φ ψ by the rule for products; ψ itself where there is no ansatz."""
+        if self.ansatz is None:
+            return output
+        phi, g = self.ansatz
+        tangents = g.tangents + phi.tangents * output.value[:, None] + phi.value[:, None] * output.tangents
+        if output.forms:
+            k = len(output.forms[0])
+            signs = jnp.asarray(output.forms, tangents.dtype)
+            cross = jnp.einsum("qk,nkm->nqm", signs, phi.tangents[:, :k] * output.tangents[:, :k])
+            tangents = tangents.at[:, k:].add(2 * cross)
+        return Jet(g.value + phi.value * output.value, tangents, output.forms)
+
+    def composed_value(self, value: Array) -> Array:
+        return value if self.ansatz is None else self.ansatz[1].value + self.ansatz[0].value * value
 
     def residual(self, output: Jet) -> Float[Array, "n m"]:
         """operator(output) - y."""
+        output = self.composed(output)
         if self.function is not None and self.unit is not None:
             found = jax.vmap(self.function)(self.points, self.unit * output.value, self.unit * output.tangents)
             return found / self.unit[0] - self.y

@@ -167,6 +167,12 @@ REFUSED = {
     ),
     "outside": (lambda: sapm.PDE(BOX, heat, [start, sapm.Observed([[2.0, 0.5]], [1.0])]), ValueError, "outside the domain"),
     "unequal": (lambda: sapm.PDE(BOX, heat, [start, sapm.Observed([[0.5, 0.5]], [1.0, 2.0])]), ValueError, "1 points and 2"),
+    "hard flux": (lambda: sapm.Neumann(lambda p: 0.0, hard=True), ValueError, "for Initial and Dirichlet conditions, not for"),
+    "two functions": (
+        lambda: sapm.PDE(BOX, heat, [sapm.Initial(lambda p: 0.0, hard=True), sapm.Dirichlet(lambda p: 0.0, hard=True)]),
+        ValueError,
+        "must share one function",
+    ),
     "features": (lambda: sapm.PDE(BOX, heat, [start], features=8), TypeError, "must be sapm.Fourier"),
     "count": (lambda: sapm.Fourier(0), ValueError, "whole number, at least 1"),
 }
@@ -177,3 +183,38 @@ def test_refused(name):
     make, error, sentence = REFUSED[name]
     with pytest.raises(error, match=sentence):
         make()
+
+
+# ---------------------------------------------------------------- conditions that hold of themselves
+
+
+def test_a_factor_and_its_derivatives():
+    """u = g + φ N by the rule for products is what nested forward mode finds."""
+    problem = sapm.PDE(
+        sapm.Box(x=(0, 2), y=(0, 1)),
+        lambda p, u: u.xx - 2 * u.d("x", "y") + u.value * u.y,
+        [sapm.Dirichlet(lambda p: jnp.sin(p.x) * p.y, hard=True)],
+    )
+    term = problem.samples(7, 4, 0, 1.0).terms[0]
+    rng = np.random.default_rng(0)
+    W, b = jnp.asarray(rng.normal(size=(2, 2))), jnp.asarray(rng.normal(size=2))
+    N = lambda x: jnp.sum(jnp.sin(x @ W.T + b), axis=1, keepdims=True)  # noqa: E731
+    found = term.composed(nested(N, term.x.value, term.x))
+    wanted = nested(lambda x: problem.ansatz(x, N(x)), term.x.value, term.x)
+    assert np.allclose(found.value, wanted.value, atol=1e-13) and np.allclose(found.tangents, wanted.tangents, atol=1e-11)
+
+
+def test_hard_conditions_hold(tmp_path):
+    g = lambda p: p.x * p.y  # noqa: E731
+    exact = lambda p: jnp.sin(jnp.pi * p.x) * jnp.sin(jnp.pi * p.y) + g(p)  # noqa: E731
+    residual = lambda p, u: u.xx + u.yy + 2 * jnp.pi**2 * (exact(p) - g(p))  # noqa: E731
+    problem = sapm.PDE(sapm.Box(x=(0, 1), y=(0, 1)), residual, [sapm.Dirichlet(g, hard=True)], exact)
+    result = sapm.solve(problem, **TINY, points=100, max_iter=20)
+    assert result.table[0]["solution_error"] < 1e-4 and len(result.samples.terms) == 1
+    assert np.allclose(result.best(x=1.0, y=[0.2, 0.5]), [0.2, 0.5], atol=1e-14)
+    result.save(tmp_path / "a.sapm")
+    with pytest.raises(ValueError, match="hard conditions, which are code"):
+        sapm.load(tmp_path / "a.sapm")
+    assert sapm.load(tmp_path / "a.sapm", problem=problem).table == result.table
+    with pytest.raises(ValueError, match="only a factor of it"):
+        result.best.to_torch()

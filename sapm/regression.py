@@ -1,0 +1,131 @@
+"""Functions to learn and data to fit. Each becomes `Samples`: plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sapm.domain import Ball, Box, Domain
+from sapm.pointwise import evaluate, function_of_point, place, table
+from sapm.samples import Samples
+from sapm.term import value_term
+
+
+def whole(name: str, value, least: int = 1, why: str = "") -> int:
+    """A count, or a sentence."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}={value!r} is not a whole number; give {least} or more{why}.")
+    if value < least:
+        raise ValueError(f"{name}={value} is too small; give {least} or more{why}.")
+    return int(value)
+
+
+def domain_checked(given) -> Any:
+    if not isinstance(given, (Box, Ball)):
+        raise TypeError(f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)) or sapm.Ball(10).")
+    return given
+
+
+def interior_points(domain: Domain, points, what: str, start: int) -> np.ndarray:
+    """`points` Halton points from that index on, or the array of points given."""
+    if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
+        return domain.points(whole(what, points), start)
+    x = table(what, points, len(domain.names))
+    outside = domain.gap(x) < -1e-9
+    if outside.any():
+        raise ValueError(f"{what} has a point outside the domain: {place(domain.names, x[outside.argmax()])}.")
+    return x
+
+
+# ---------------------------------------------------------------- regression
+
+
+@dataclass(frozen=True)
+class Function:
+    """Learn f on a domain from its values: f is written for one point, `lambda p: jnp.sin(p.x**2)`; it may return a vector."""
+
+    domain: Any
+    f: Callable
+
+    def __post_init__(self):
+        domain_checked(self.domain)
+        function_of_point("f", self.f)
+        evaluate(self.f, "f", self.domain.names, self.domain.points(2, 1), several=True)
+
+    @property
+    def outputs(self) -> int:
+        return evaluate(self.f, "f", self.domain.names, self.domain.points(1, 1), several=True).shape[1]
+
+    def samples(self, points=1000, boundary_points=None, test_points=1000, mu=None) -> Samples:
+        """Training points are the first Halton points, test points the next."""
+        domain = self.domain
+        x = interior_points(domain, points, "points", domain.first)
+        at = lambda x: evaluate(self.f, "f", domain.names, x, several=True)  # noqa: E731
+        test = {}
+        if not (isinstance(test_points, (int, np.integer)) and test_points == 0):
+            test["x"] = interior_points(domain, test_points, "test_points", domain.first + len(x))
+            test["y"] = at(test["x"])
+        return Samples("regression", domain.names, domain.describe(), (value_term(x, at(x)),), test)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Fit given data: X (n, d) or (n,), Y (n, m) or (n,). `test=(X, Y)`: scored at the end.
+
+    `validation=(X, Y)`: the network that fits these best is kept, and a seed stops when it no longer improves on them.
+    `weights`: (n,), how much each sample counts. Coordinates are x (one input) or x1, x2, …, unless `names` says otherwise.
+    """
+
+    X: Any
+    Y: Any
+    test: tuple | None = None
+    validation: tuple | None = None
+    weights: Any = None
+    names: Sequence[str] | None = None
+
+    def __post_init__(self):
+        X, Y = self._pair("X", "Y", (self.X, self.Y))
+        n, d = X.shape
+        names = tuple(self.names) if self.names is not None else (("x",) if d == 1 else tuple(f"x{i}" for i in range(1, d + 1)))
+        if len(names) != d or len(set(names)) != d:
+            raise ValueError(f"names={list(names)} must be {d} different names, one for each column of X.")
+        weights = None
+        if self.weights is not None:
+            weights = table("weights", self.weights, 1)[:, 0]
+            if weights.shape != (n,) or weights.min() < 0 or weights.max() == 0:
+                raise ValueError(
+                    f"weights must be {n} numbers, none negative and not all 0; got {len(weights)} from {weights.min():g}."
+                )
+        values = {"X": X, "Y": Y, "names": names, "weights": weights}
+        for part in ("test", "validation"):
+            given = getattr(self, part)
+            values[part] = None if given is None else self._pair(f"{part} X", f"{part} Y", given, d, Y.shape[1])
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @staticmethod
+    def _pair(x_name: str, y_name: str, pair, d=None, m=None) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"{x_name[:-2]} must be a pair (X, Y); got {type(pair).__name__}.")
+        X, Y = table(x_name, pair[0], d), table(y_name, pair[1], m)
+        if len(X) != len(Y):
+            raise ValueError(f"{x_name} has {len(X)} samples and {y_name} has {len(Y)}; they must be equal.")
+        return X, Y
+
+    @property
+    def outputs(self) -> int:
+        return self.Y.shape[1]
+
+    def samples(self, points=None, boundary_points=None, test_points=None, mu=None) -> Samples:
+        weight = 1.0 if self.weights is None else self.weights * (len(self.weights) / self.weights.sum())
+        return Samples(
+            "regression",
+            tuple(self.names or ()),
+            None,
+            (value_term(self.X, self.Y, weight),),
+            {} if self.test is None else dict(zip("xy", self.test, strict=True)),
+            None if self.validation is None else value_term(*self.validation),
+        )
