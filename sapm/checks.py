@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from sapm.equation import called
 from sapm.jet import Activation
+from sapm.problem import PDE
 from sapm.regression import whole
 
 ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
@@ -74,3 +77,23 @@ def callback(on_record) -> None:
 def count(given):
     """Points in the configuration: how many, or None for points that were given (they are stored with the samples)."""
     return int(given) if isinstance(given, (int, np.integer)) else None
+
+
+JETS = 4  # of every layer in memory at once: what it gives, that lifted, its gain, and the factors of the Jacobian
+
+
+def memory(problem: PDE, points: int, widths: Sequence[int]) -> None:
+    """Refuse jets that this machine cannot hold."""
+    equation = problem.equation
+    channels = 1 + equation.channels
+    wanted = 8 * JETS * points * channels * sum(widths[1:])
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else np.inf
+    if wanted <= there:
+        return
+    second = [called(key) for key in equation.keys if len(key) == 2] or [called(key) for key in equation.keys if key]
+    terms = ", ".join(second[:2]) + (f" and {len(second) - 2} more" if len(second) > 2 else "")
+    raise ValueError(
+        f"the jets are too large for the memory: for {terms} every point carries {channels} numbers a unit, in all "
+        f"{wanted / 1e9:.0f} GB for {points} points, and this machine has {there / 1e9:.0f} GB; give fewer points, a narrower "
+        "network, or fewer derivatives."
+    )

@@ -89,6 +89,8 @@ def plan(
     if isinstance(problem, PDE):
         check_equation(problem, sigma, model, method, options)
     rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
+    if isinstance(problem, PDE):
+        checks.memory(problem, tangents // problem.equation.channels, widths)
     choice = ""
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None

@@ -173,6 +173,11 @@ REFUSED = {
         ValueError,
         "must share one function",
     ),
+    "too large": (
+        lambda: sapm.solve(rod(), 6, 2000, points=10**8, seeds=1, progress=False),
+        ValueError,
+        r"too large for the memory: for u.xx every point carries \d numbers a unit, in all \d+ GB for 100000000 points",
+    ),
     "features": (lambda: sapm.PDE(BOX, heat, [start], features=8), TypeError, "must be sapm.Fourier"),
     "count": (lambda: sapm.Fourier(0), ValueError, "whole number, at least 1"),
 }
