@@ -11,9 +11,9 @@ import numpy as np
 
 from sapm.characteristics import never_met
 from sapm.conditions import Condition, InitialVelocity, function_of_point
-from sapm.domain import Ball, Box, Domain
 from sapm.equation import Equation, called, evaluate, place
 from sapm.samples import Samples, strength
+from sapm.shapes import Domain, Shape, stem
 from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 
 
@@ -27,8 +27,10 @@ def whole(name: str, value, least: int = 1, why: str = "") -> int:
 
 
 def _domain(given) -> Any:
-    if not isinstance(given, (Box, Ball)):
-        raise TypeError(f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)) or sapm.Ball(10).")
+    if not isinstance(given, Shape):
+        raise TypeError(
+            f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)), sapm.Ball(10) or a shape made of such."
+        )
     return given
 
 
@@ -210,7 +212,7 @@ class PDE:
     def _left_open(self) -> str:
         """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
         keys, names = self.equation.keys, self.domain.names
-        covered = {face for c in self.conditions if c.about == "value" for face in c.faces_in(self.domain)}
+        covered = {stem(face) for c in self.conditions if c.about == "value" for face in c.faces_in(self.domain)}
         if all(c.about == "derivative" for c in self.conditions) and () not in keys:
             return "the problem is not well posed: no condition says what u itself is, so u + constant solves it as well."
         if "t" not in names or not any("t" in key for key in keys):
