@@ -17,7 +17,6 @@ from sapm.equation import place
 from sapm.jet import float64
 
 LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
-SLACK = 1e-12  # where two parts of a union only touch, nothing ends
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Feet:
 @float64
 def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853") -> Feet:
     domain, form, sides = problem.domain, problem.equation.pointwise(), problem.domain.sides
-    d, slack = x.shape[1], 0.0 if domain.convex else SLACK
+    d = x.shape[1]
     pace = min(1 / 64, float((domain.fine / sides).min()) / 8)
     clock = domain.names.index("t") if "t" in domain.names else None
 
@@ -48,7 +47,7 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853")
         return np.concatenate([-out[:d], more])
 
     def left(s, state):
-        return domain.gap(state[None, :d])[0] + slack
+        return domain.gap(state[None, :d])[0]
 
     def endless(s, state):
         moving = clock is not None and abs(form(state[:d])[clock]) > 0
@@ -80,11 +79,11 @@ def _first_exit(domain, run, pace: float) -> np.ndarray | None:
     It is looked at whenever it has gone on by `pace`, as a fraction of the domain.
     """
     d = len(domain.names)
-    gap = lambda s: domain.gap(run.sol(s)[:d].T) + SLACK  # noqa: E731
+    gap = lambda s: domain.gap(run.sol(s)[:d].T)  # noqa: E731
     counts = np.ceil(np.diff(run.y[d + 2]) / pace).astype(int) + 1
     pieces = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(run.t[:-1], run.t[1:], counts, strict=True)]
     s = np.concatenate([*pieces, run.t[-1:]])
-    out = np.flatnonzero(gap(s) < -SLACK)
+    out = np.flatnonzero(gap(s) < 0)
     if not len(out) or not out[0]:
         return None
     return run.sol(brentq(lambda at: gap(np.array([at]))[0], s[out[0] - 1], s[out[0]]))

@@ -212,7 +212,7 @@ def _maps(result, u, value, label: str, colours: str) -> Figure:
         if equal:
             ax.set_aspect("equal")
         ax.set_title(f"seed {u.seed}" if cut is None else f"{names[0]} = {cut:.3g}", fontsize=11, color=INK)
-    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label)
+    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label, shrink=0.7 if equal and len(cuts) > 1 else 1.0)
     return figure
 
 

@@ -13,7 +13,7 @@ from scipy.stats import qmc
 
 PROBED = 2**14  # Halton points that measure a shape or a face; what holds none of them counts as empty
 BLOCK = 2**18  # the most points tried at once
-ON = 1e-8  # within this fraction of a shape a point is on its boundary
+ON, AT = 1e-8, 1e-10  # within these fractions of a shape a point is on its boundary; is too close to it to tell from parts alone
 ASIDE, ALONG = 1e-7, 2e-6  # steps across and along a face, as fractions of the smallest part, that tell what lies beside a point
 
 
@@ -207,17 +207,25 @@ class Combination(Sifted):
     def _gaps(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.a.gap(x), -self.b.gap(x) if self.kind == "difference" else self.b.gap(x)
 
-    def gap(self, x: np.ndarray) -> np.ndarray:
-        """That of the part which decides, negative outside."""
+    def _rough(self, x: np.ndarray) -> np.ndarray:
+        """That of the part which decides, negative outside; 0 also where faces of the parts meet and none is left."""
         return (np.maximum if self.kind == "union" else np.minimum)(*self._gaps(x))
 
+    def gap(self, x: np.ndarray) -> np.ndarray:
+        """That of the part which decides, negative outside. A point on a part's face is settled by what lies around it."""
+        found = self._rough(x)
+        near = np.abs(found) <= AT
+        if near.any():
+            around = np.sign([self._rough(x[near] + ALONG * self.fine * v) for v in _ways(x.shape[1])])
+            low, high = around.min(0), around.max(0)
+            found[near] = np.where(high <= 0, np.minimum(low * ALONG, found[near]), found[near])
+            found[near] = np.where(low >= 0, np.maximum(high * ALONG, found[near]), found[near])
+        return found
+
     def snap(self, x: np.ndarray) -> np.ndarray:
-        """Points close to the boundary, put on it."""
         a, b = self._gaps(x)
         by_a = a >= b if self.kind == "union" else a <= b
         return np.where(by_a[:, None], self.a.snap(x), self.b.snap(x))
-
-    # ------------------------------------------------------------ faces
 
     @cached_property
     def _origin(self) -> dict[str, tuple[int, str]]:
@@ -235,7 +243,7 @@ class Combination(Sifted):
     def _between(self, face: str, x: np.ndarray, n: np.ndarray) -> np.ndarray:
         """Whether the inside is behind each point of a part's face and the outside before it; no point is on two faces alike."""
         step = ASIDE * self.fine * n
-        found = (self.gap(x - step) > 0) & (self.gap(x + step) < 0)
+        found = (self._rough(x - step) > 0) & (self._rough(x + step) < 0)
         near = found & (np.abs(self.a.gap(x)) <= ON) if self._origin[face][0] else np.zeros(len(x), bool)
         if near.any():
             at, alike = x[near], np.zeros(near.sum(), bool)
@@ -259,8 +267,6 @@ class Combination(Sifted):
             on[rows[found]] = True
             rows = rows[~found]
         return on
-
-    # ------------------------------------------------------------ points
 
     @property
     def _source(self) -> Part:
@@ -298,11 +304,13 @@ class Combination(Sifted):
 
 
 def _ways(d: int) -> np.ndarray:
-    """Directions to look in: along the axes and the diagonals between them; of the latter only some where they are many."""
-    if d <= 3:
-        return np.array([v for v in itertools.product((-1.0, 0.0, 1.0), repeat=d) if any(v)])
-    some = np.sign(halton(64, d, 1) - 0.5)
-    return np.concatenate([np.eye(d), -np.eye(d), some, -some])
+    """Directions to look in, near the axes and the diagonals; of the latter only some where they are many. None is in a face."""
+    if d <= 4:
+        ways = np.array([v for v in itertools.product((-1.0, 0.0, 1.0), repeat=d) if any(v)])
+    else:
+        some = np.sign(halton(64, d, 1) - 0.5)
+        ways = np.concatenate([np.eye(d), -np.eye(d), some, -some])
+    return ways + 0.1 / np.arange(2, d + 2)
 
 
 @dataclass(frozen=True)
@@ -340,12 +348,10 @@ class Product(Sifted):
         return x[..., :k], x[..., k:]
 
     def gap(self, x: np.ndarray) -> np.ndarray:
-        """The smaller of the two, each a fraction of its part; negative outside."""
         xa, xb = self._split(x)
         return np.minimum(self.a.gap(xa), self.b.gap(xb))
 
     def snap(self, x: np.ndarray) -> np.ndarray:
-        """Points close to the boundary, put on it."""
         xa, xb = self._split(x)
         by_a = (self.a.gap(xa) <= self.b.gap(xb))[:, None]
         return np.concatenate([np.where(by_a, self.a.snap(xa), xa), np.where(by_a, xb, self.b.snap(xb))], axis=1)
