@@ -37,7 +37,7 @@ class Feet:
 def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853") -> Feet:
     domain, form, sides = problem.domain, problem.equation.pointwise(), problem.domain.sides
     d = x.shape[1]
-    pace = min(1 / 64, float((domain.fine / sides).min()) / 8)
+    pace = float(np.clip((domain.fine / sides).min() / 8, 1 / 512, 1 / 64))
     clock = domain.names.index("t") if "t" in domain.names else None
 
     def slope(s, state):
