@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
+from scipy.optimize import brentq
 
 from sapm.jet import float64
 from sapm.pointwise import place
@@ -36,6 +37,7 @@ class Feet:
 def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853") -> Feet:
     domain, form, sides = problem.domain, problem.equation.pointwise(), problem.domain.sides
     d = x.shape[1]
+    pace = float(np.clip((domain.fine / sides).min() / 8, 1 / 512, 1 / 64))
     clock = domain.names.index("t") if "t" in domain.names else None
 
     def slope(s, state):
@@ -58,28 +60,33 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853")
         state = np.concatenate([start, np.zeros(3)])
         speed = np.linalg.norm(form(start)[:d] / sides)
         if speed > 0:  # in units of the time that crossing the domain takes; nothing that moves needs a million of them
-            run = solve_ivp(slope, (0, 1e6 / speed), state, method, rtol=rtol, atol=tolerance, events=(left, endless))
+            how = {"rtol": rtol, "atol": tolerance, "events": (left, endless), "dense_output": not domain.convex}
+            run = solve_ivp(slope, (0, 1e6 / speed), state, method, **how)
             state, ends[k] = run.y[:, -1], run.status == 1 and len(run.t_events[0]) > 0
+            earlier = None if domain.convex else _first_exit(domain, run, pace)
+            if earlier is not None:
+                state, ends[k] = earlier, True
         feet[k], integral[k], factor[k] = state[:d], state[d], np.exp(state[d + 1])
-    feet[ends] = _onto(domain, feet[ends])
+    feet[ends] = domain.snap(feet[ends])  # the root finder stops within rounding of the boundary
     on = {face: domain.on_face(face, feet) & ends for face in domain.faces}
     faces = [next((face for face in domain.faces if on[face][k]), None) for k in range(len(x))]
     return Feet(feet, covering(problem, on), integral, factor, faces)
 
 
-def _onto(domain, x: np.ndarray) -> np.ndarray:
-    """The root finder stops within rounding of the boundary; put the points on it."""
-    if not len(x):
-        return x
-    if not hasattr(domain, "bounds"):
-        center = np.asarray(domain.center)
-        return center + (x - center) / (1 - domain.gap(x))[:, None]
-    lower, upper = domain._ends
-    x = np.clip(x, lower, upper)
-    distance = np.concatenate([x - lower, upper - x], axis=1) / np.tile(domain.sides, 2)
-    near, rows = distance.argmin(1), np.arange(len(x))
-    x[rows, near % x.shape[1]] = np.concatenate([lower, upper])[near]
-    return x
+def _first_exit(domain, run, pace: float) -> np.ndarray | None:
+    """The state where a path first leaves a domain with dents or holes, which a step may have jumped over; None if nowhere.
+
+    It is looked at whenever it has gone on by `pace`, as a fraction of the domain.
+    """
+    d = len(domain.names)
+    gap = lambda s: domain.gap(run.sol(s)[:d].T)  # noqa: E731
+    counts = np.ceil(np.diff(run.y[d + 2]) / pace).astype(int) + 1
+    pieces = [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(run.t[:-1], run.t[1:], counts, strict=True)]
+    s = np.concatenate([*pieces, run.t[-1:]])
+    out = np.flatnonzero(gap(s) < 0)
+    if not len(out) or not out[0]:
+        return None
+    return run.sol(brentq(lambda at: gap(np.array([at]))[0], s[out[0] - 1], s[out[0]]))
 
 
 def covering(problem: Any, on: dict[str, np.ndarray]) -> np.ndarray:

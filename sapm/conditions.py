@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sapm.domain import Domain
 from sapm.names import nearest
 from sapm.pointwise import evaluate, function_of_point, place, table
+from sapm.shapes import Domain, stem
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,29 @@ class Condition:
         return found
 
 
+def _of_time(face: str) -> bool:
+    return stem(face) in ("t-", "t+")
+
+
 def _beside_time(domain: Domain) -> tuple[str, ...]:
     """The faces of all coordinates but t."""
-    return tuple(face for face in domain.faces if face not in ("t-", "t+"))
+    return tuple(face for face in domain.faces if not _of_time(face))
 
 
 def _start(name: str, domain: Domain) -> tuple[str, ...]:
+    """The faces where t begins: their outward normal points back in time."""
     if "t" not in domain.names:
         raise ValueError(
             f"{name} needs a coordinate named t, and the domain has {', '.join(domain.names)}; use Inflow or Dirichlet."
         )
-    return ("t-",)
+    t = domain.names.index("t")
+    found = [face for face in domain.faces if _of_time(face) and domain.normal(face, domain.face_points(face, 1))[0, t] < 0]
+    if not found:
+        raise ValueError(
+            f"{name} needs a face where t begins, and the domain has {', '.join(domain.faces)}; "
+            "use Dirichlet with the faces named."
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True)

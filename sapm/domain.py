@@ -5,22 +5,13 @@ from __future__ import annotations
 import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import qmc
+from scipy.special import gammaln, ndtri
 
 from sapm.names import nearest
-
-
-def halton(n: int, dimension: int, start: int = 0) -> np.ndarray:
-    """Points start, start+1, …, start+n-1 of the Halton sequence in the unit cube: (n, dimension)."""
-    if dimension == 0:
-        return np.zeros((n, 0))
-    sequence = qmc.Halton(dimension, scramble=False)
-    sequence.fast_forward(start)
-    return sequence.random(n)
+from sapm.shapes import Combination, Product, Shape, halton
 
 
 class Coordinates:
@@ -43,40 +34,23 @@ class Coordinates:
         return self.vector[self._names.index(name)]
 
 
-class Domain(Protocol):
-    """What a problem asks of a domain. Faces are pieces of the boundary that have a name."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def faces(self) -> tuple[str, ...]: ...
-    @property
-    def sides(self) -> np.ndarray: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def frame(self) -> tuple[np.ndarray, np.ndarray]: ...
-    def points(self, n: int, start: int | None = None) -> np.ndarray: ...
-    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray: ...
-    def area(self, face: str) -> float: ...
-    def normal(self, face: str, x: np.ndarray) -> np.ndarray: ...
-    def gap(self, x: np.ndarray) -> np.ndarray: ...
-    def on_face(self, face: str, x: np.ndarray) -> np.ndarray: ...
-    def describe(self) -> dict: ...
-
-
 RESERVED = ("value", "vector", "d")
 
 
-def _check_name(name: str) -> None:
-    if not (name.isidentifier() and not keyword.iskeyword(name)) or name.startswith("_") or name in RESERVED:
+def _check_name(name: Any) -> None:
+    if (
+        not isinstance(name, str)
+        or not (name.isidentifier() and not keyword.iskeyword(name))
+        or name.startswith("_")
+        or name in RESERVED
+    ):
         raise ValueError(
             f"{name!r} cannot name a coordinate; use a plain word such as t, x, y, and not {', '.join(map(repr, RESERVED))}."
         )
 
 
 @dataclass(frozen=True, init=False)
-class Box:
+class Box(Shape):
     """Π (lower, upper) with named coordinates: Box(t=(0, 1), x=(-1, 1)). Its faces are "t-", "t+", "x-", "x+"."""
 
     bounds: Mapping[str, tuple[float, float]]
@@ -115,26 +89,46 @@ class Box:
         lower, upper = np.array(list(self.bounds.values())).T
         return lower, upper
 
-    first = 0  # the index of the first Halton point taken: 0, the lower corner
+    first: ClassVar[int] = 0  # the index of the first Halton point taken: 0, the lower corner
+    convex: ClassVar[bool] = True
+
+    def __mul__(self, other: Shape) -> Any:
+        """With another box: a box."""
+        if isinstance(other, Box) and not set(self.names) & set(other.names):
+            return Box(**self.bounds, **other.bounds)
+        return super().__mul__(other)
 
     def points(self, n: int, start: int | None = None) -> np.ndarray:
-        lower, upper = self._ends
-        return lower + (upper - lower) * halton(n, len(lower), self.first if start is None else start)
+        return self.lay(halton(n, self.dims(), self.first if start is None else start))[0]
+
+    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
+        return self.lay(halton(n, self.dims(face), start), face)[0]
 
     def _split(self, face: str) -> tuple[int, float, float]:
         """The coordinate's index, its value on the face, and the sign of the outward normal."""
         i = self.names.index(face[:-1])
         return i, self.bounds[face[:-1]][face[-1] == "+"], 1.0 if face[-1] == "+" else -1.0
 
-    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
+    def dims(self, face: str | None = None) -> int:
+        return len(self.bounds) - (face is not None)
+
+    def lay(self, u: np.ndarray, face: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The unit cube, or that of a face, stretched over the box."""
         lower, upper = self._ends
+        if face is None:
+            return lower + (upper - lower) * u, np.ones(len(u), bool)
         i, end, _ = self._split(face)
-        inner = halton(n, len(lower) - 1, start)
-        return np.insert(np.delete(lower, i) + np.delete(upper - lower, i) * inner, i, end, axis=1)
+        return np.insert(np.delete(lower, i) + np.delete(upper - lower, i) * u, i, end, axis=1), np.ones(len(u), bool)
+
+    def room(self, face: str | None = None) -> float:
+        return float(np.prod(self.sides if face is None else np.delete(self.sides, self._split(face)[0])))
 
     def area(self, face: str) -> float:
-        lower, upper = self._ends
-        return float(np.prod(np.delete(upper - lower, self._split(face)[0])))
+        return self.room(face)
+
+    @property
+    def volume(self) -> float:
+        return self.room()
 
     def normal(self, face: str, x: np.ndarray) -> np.ndarray:
         i, _, sign = self._split(face)
@@ -144,6 +138,8 @@ class Box:
     def sides(self) -> np.ndarray:
         lower, upper = self._ends
         return upper - lower
+
+    fine = sides
 
     @property
     def frame(self) -> tuple[np.ndarray, np.ndarray]:
@@ -160,17 +156,30 @@ class Box:
         i, end, _ = self._split(face)
         return (np.abs(x[:, i] - end) <= 1e-8 * self.sides[i]) & (self.gap(x) >= -1e-8)
 
+    def snap(self, x: np.ndarray) -> np.ndarray:
+        """Points close to the boundary, put on it."""
+        lower, upper = self._ends
+        x = np.clip(x, lower, upper)
+        distance = np.concatenate([x - lower, upper - x], axis=1) / np.tile(self.sides, 2)
+        near, rows = distance.argmin(1), np.arange(len(x))
+        x[rows, near % x.shape[1]] = np.concatenate([lower, upper])[near]
+        return x
+
     def describe(self) -> dict:
         return {"kind": "box", "bounds": {name: list(ends) for name, ends in self.bounds.items()}}
 
 
 @dataclass(frozen=True)
-class Ball:
-    """The ball of that dimension and radius about `center` (default 0); coordinates x1, x2, …; one face, "surface"."""
+class Ball(Shape):
+    """The ball of that dimension and radius about `center` (default 0); one face, "surface".
+
+    Its coordinates are x1, x2, … unless `names` says otherwise: Ball(2, names=("x", "y")).
+    """
 
     dimension: int
     radius: float = 1.0
     center: tuple[float, ...] | None = None
+    names: tuple[str, ...] = ()
 
     def __post_init__(self):
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, (int, np.integer)) or self.dimension < 1:
@@ -181,24 +190,50 @@ class Ball:
         if center.shape != (self.dimension,) or not np.all(np.isfinite(center)):
             raise ValueError(f"Ball got center {self.center!r}; wanted {self.dimension} finite numbers.")
         object.__setattr__(self, "center", tuple(center.tolist()))
+        names = self.names if isinstance(self.names, (tuple, list)) else ()
+        if self.names and (len(names) != self.dimension or len(set(map(str, names))) != self.dimension):
+            raise ValueError(f"Ball got names {self.names!r}; wanted a tuple of {self.dimension} different words.")
+        for name in names:
+            _check_name(name)
+        object.__setattr__(self, "names", tuple(names) or self._usual)
 
-    names = property(lambda self: tuple(f"x{i}" for i in range(1, self.dimension + 1)))
-    faces = ("surface",)
-    first = 1  # Halton point 0 has no direction
+    @property
+    def _usual(self) -> tuple[str, ...]:
+        return tuple(f"x{i}" for i in range(1, self.dimension + 1))
+
+    faces: ClassVar[tuple[str, ...]] = ("surface",)
+    first: ClassVar[int] = 1  # Halton point 0 has no direction
+    convex: ClassVar[bool] = True
 
     def _place(self, unit: np.ndarray) -> np.ndarray:
         return np.asarray(self.center) + self.radius * unit
 
     def points(self, n: int, start: int | None = None) -> np.ndarray:
-        """Uniform in the ball: a normal direction from d Halton coordinates, the radius from one more."""
-        u = halton(n, self.dimension + 1, max(1, self.first if start is None else start))
-        return self._place(_directions(u[:, :-1]) * u[:, -1:] ** (1 / self.dimension))
+        return self.lay(halton(n, self.dims(), max(1, self.first if start is None else start)))[0]
 
     def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
-        return self._place(_directions(halton(n, self.dimension, max(1, start))))
+        return self.lay(halton(n, self.dims(face), max(1, start)), face)[0]
+
+    def dims(self, face: str | None = None) -> int:
+        return self.dimension + (face is None)
+
+    def lay(self, u: np.ndarray, face: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Uniform in the ball: a normal direction from d numbers, the radius from one more."""
+        x = _directions(u) if face is not None else _directions(u[:, :-1]) * u[:, -1:] ** (1 / self.dimension)
+        return self._place(x), np.ones(len(u), bool)
+
+    def room(self, face: str | None = None) -> float:
+        """2 πᵈᐟ² / Γ(d/2) rᵈ⁻¹ is the surface, r/d times that the ball; never 0, in however many dimensions."""
+        d, r = self.dimension, float(self.radius)
+        surface = np.log(2) + d / 2 * np.log(np.pi) - gammaln(d / 2) + (d - 1) * np.log(r)
+        return float(np.exp(max(surface + (np.log(r / d) if face is None else 0.0), -700.0)))
 
     def area(self, face: str) -> float:
-        return 1.0
+        return self.room(face)
+
+    @property
+    def volume(self) -> float:
+        return self.room()
 
     def normal(self, face: str, x: np.ndarray) -> np.ndarray:
         return (x - np.asarray(self.center)) / self.radius
@@ -206,6 +241,8 @@ class Ball:
     @property
     def sides(self) -> np.ndarray:
         return np.full(self.dimension, 2 * float(self.radius))
+
+    fine = sides
 
     @property
     def frame(self) -> tuple[np.ndarray, np.ndarray]:
@@ -217,8 +254,19 @@ class Ball:
     def on_face(self, face: str, x: np.ndarray) -> np.ndarray:
         return np.abs(self.gap(x)) <= 1e-8
 
+    def snap(self, x: np.ndarray) -> np.ndarray:
+        """Points close to the boundary, put on it."""
+        center = np.asarray(self.center)
+        return center + (x - center) / (1 - self.gap(x))[:, None]
+
     def describe(self) -> dict:
-        return {"kind": "ball", "dimension": int(self.dimension), "radius": float(self.radius), "center": list(self.center or ())}
+        found = {
+            "kind": "ball",
+            "dimension": int(self.dimension),
+            "radius": float(self.radius),
+            "center": list(self.center or ()),
+        }
+        return found if self.names == self._usual else {**found, "names": list(self.names)}
 
 
 def _directions(u: np.ndarray) -> np.ndarray:
@@ -228,8 +276,13 @@ def _directions(u: np.ndarray) -> np.ndarray:
     return normal / np.where(length > 0, length, 1.0)
 
 
-def domain_from(described: dict) -> Box | Ball:
+def domain_from(described: dict) -> Any:
     """The domain that `describe` described."""
-    if described["kind"] == "box":
+    kind = described["kind"]
+    if kind == "box":
         return Box(**{name: tuple(ends) for name, ends in described["bounds"].items()})
-    return Ball(described["dimension"], described["radius"], tuple(described["center"]))
+    if kind == "ball":
+        center, names = tuple(described["center"]), tuple(described.get("names", ()))
+        return Ball(described["dimension"], described["radius"], center, names)
+    a, b = map(domain_from, described["parts"])
+    return Product(a, b) if kind == "product" else Combination(kind, a, b)

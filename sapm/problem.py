@@ -18,6 +18,7 @@ from sapm.equation import Equation, called
 from sapm.pointwise import evaluate, function_of_point, place, table
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
+from sapm.shapes import stem
 from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 
 
@@ -104,7 +105,7 @@ class PDE:
     def _left_open(self) -> str:
         """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
         keys, names = self.equation.keys, self.domain.names
-        covered = {face for c in self.stated if c.about == "value" for face in self.faces(c)}
+        covered = {stem(face) for c in self.stated if c.about == "value" for face in self.faces(c)}
         if any(isinstance(c, Observed) for c in self.stated):
             return ""
         if all(c.about == "derivative" for c in self.stated) and () not in keys:

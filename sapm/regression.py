@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sapm.domain import Ball, Box, Domain
 from sapm.pointwise import evaluate, function_of_point, place, table
 from sapm.samples import Samples
+from sapm.shapes import Domain, Shape
 from sapm.term import value_term
 
 
@@ -24,8 +24,10 @@ def whole(name: str, value, least: int = 1, why: str = "") -> int:
 
 
 def domain_checked(given) -> Any:
-    if not isinstance(given, (Box, Ball)):
-        raise TypeError(f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)) or sapm.Ball(10).")
+    if not isinstance(given, Shape):
+        raise TypeError(
+            f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)), sapm.Ball(10) or a shape made of such."
+        )
     return given
 
 

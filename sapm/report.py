@@ -102,8 +102,8 @@ def _box(result) -> list[tuple[float, float]]:
     if samples.domain is not None and samples.domain["kind"] == "box":
         return [tuple(ends) for ends in samples.domain["bounds"].values()]
     if samples.domain is not None:
-        ball = samples.domain
-        return [(c - ball["radius"], c + ball["radius"]) for c in ball["center"]]
+        center, spread = domain_from(samples.domain).frame
+        return list(zip(center - spread, center + spread, strict=True))
     x = np.asarray(samples.terms[0].x.value)[:, : len(samples.names)]
     return list(zip(x.min(0), x.max(0), strict=True))
 
@@ -146,12 +146,12 @@ def _solution(result, i: int) -> Figure:
     figure, (ax,) = _figure()
     x = np.linspace(*_box(result)[0], FINE)[:, None]
     if wanted is not None:
-        ax.plot(x[:, 0], wanted(x), color=INK, lw=1.2, ls="--", label="exact")
+        ax.plot(x[:, 0], _mask(result, x, wanted(x)), color=INK, lw=1.2, ls="--", label="exact")
     term = result.samples.terms[0]
     if not term.is_pde:
         n = int(np.sum(np.broadcast_to(np.asarray(term.weight), len(term.y)) > 0))
         ax.plot(np.asarray(term.x.value)[:n, :1], np.asarray(term.y)[:n], ".", color=FAINT, ms=5, label="training points")
-    ax.plot(x[:, 0], u(x), color=ACCENT, lw=1.6, label="network")
+    ax.plot(x[:, 0], _mask(result, x, u(x).reshape(len(x), -1)), color=ACCENT, lw=1.6, label="network")
     handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
     ax.legend(handles.values(), handles.keys(), frameon=False, fontsize=9)
     ax.set_xlabel(u.names[0])
@@ -173,7 +173,7 @@ def _error(result, i: int) -> Figure:
     error = u(x).reshape(len(x), -1) - (wanted(x) if wanted is not None else test["y"].reshape(len(x), -1))
     if len(u.names) == 1:
         order = np.argsort(x[:, 0])
-        ax.plot(x[order, 0], error[order], color=ACCENT, lw=1.2)
+        ax.plot(x[order, 0], _mask(result, x, error)[order], color=ACCENT, lw=1.2)
         ax.axhline(0, color=FAINT, lw=0.8)
         ax.set_ylabel("u - exact")
     else:
@@ -203,12 +203,16 @@ def _maps(result, u, value, label: str, colours: str) -> Figure:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
     figure, axes = _figure(len(cuts), 5.2 if len(cuts) == 1 else 4.0)
+    width, height = (ends[1] - ends[0] for ends in box[-2:])
+    equal = (result.samples.domain or {"kind": "box"})["kind"] != "box" and "t" not in names[-2:] and 0.2 < height / width < 5
     for ax, cut, panel in zip(axes, cuts, panels, strict=True):
         ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
         ax.set_xlabel(across)
         ax.set_ylabel(down)
+        if equal:
+            ax.set_aspect("equal")
         ax.set_title(f"seed {u.seed}" if cut is None else f"{names[0]} = {cut:.3g}", fontsize=11, color=INK)
-    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label)
+    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label, shrink=0.7 if equal and len(cuts) > 1 else 1.0)
     return figure
 
 

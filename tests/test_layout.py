@@ -12,6 +12,7 @@ ORDER = [
     "sapm.jet",
     "sapm.network",
     "sapm.term",
+    "sapm.shapes",
     "sapm.domain",
     "sapm.embedding",
     "sapm.pointwise",
