@@ -224,7 +224,7 @@ class PDE:
             found.append(kept[:count])
         return np.concatenate(found)
 
-    def samples(self, points=1000, boundary_points=400, test_points=1000, mu=None) -> Samples:
+    def samples(self, points: Any = 1000, boundary_points: Any = 400, test_points: Any = 1000, mu=None) -> Samples:
         """Interior and boundary points with coefficients and data. The boundary term weighs mu in all."""
         domain, names = self.domain, self.domain.names
         x = interior_points(domain, points, "points", domain.first)

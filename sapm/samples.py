@@ -34,6 +34,7 @@ class Samples:
     parameters: dict[str, float] = field(default_factory=dict)  # numbers to find, with a first guess
     ansatz: Ansatz | None = None  # what makes conditions hold of themselves
     embedding: Embedding | None = None  # what the network sees of the coordinates, if not themselves
+    kept: Scaling | None = None  # the units of earlier points, which those now there have taken the place of
 
     @property
     def inputs(self) -> int:
@@ -53,7 +54,7 @@ class Samples:
     @cached_property
     def scaling(self) -> Scaling:
         """The units that suit it."""
-        return _suited(self)
+        return _suited(self) if self.kept is None else self.kept
 
 
 @float64
@@ -138,13 +139,21 @@ def from_arrays(
     samples = Samples(
         about["kind"], tuple(about["names"]), about["domain"], terms, test, term("validation"), term("held"), **more
     )
-    return replace(samples, embedding=embedding_from(about.get("embedding")), ansatz=ansatz)
+    samples = replace(samples, embedding=embedding_from(about.get("embedding")), ansatz=ansatz)
+    if "units" not in about:
+        return samples
+    u = about["units"]
+    kept = Scaling(np.asarray(u["center"]), np.asarray(u["spread"]), u["size"], u["stiffness"], samples.units)
+    return replace(samples, kept=kept)
 
 
 def describe(samples: Samples) -> dict[str, Any]:
     """What a file says of it beside its numbers, as JSON."""
     embedding = None if samples.embedding is None else samples.embedding.describe()
     more = {"fields": samples.fields, "parameters": samples.parameters, "embedding": embedding}
+    if samples.kept is not None:
+        s = samples.kept
+        more["units"] = {"center": s.center.tolist(), "spread": s.spread.tolist(), "size": s.size, "stiffness": s.stiffness}
     return {"kind": samples.kind, "names": samples.names, "domain": samples.domain} | more
 
 

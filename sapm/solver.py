@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from sapm.methods.build import (
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar
 from sapm.regression import whole
-from sapm.result import Result, from_file, to_file
+from sapm.resample import EVERY, harder, renewed
+from sapm.result import Result, from_file, to_file, weights_of
 from sapm.samples import Samples, scaling_of
 from sapm.train import Moment, Run, train
 
@@ -95,7 +96,9 @@ def plan(
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
         separable = not getattr(problem, "beyond", "")
-        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable)
+        counted = isinstance(points, (int, np.integer))
+        anew = EVERY if counted and isinstance(problem, PDE) and not problem.equation.first_order_linear else 0
+        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable, anew)
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA
@@ -103,6 +106,8 @@ def plan(
             # Measured (docs/interface.md): sweeps alone, or polished from another start, end up to a thousand times higher.
             init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
     options = resolve_options(method, options, bool(choice))
+    if options.get("resample") and not (kind == "pde" and (model == "ls" or options["lifted"] == 0)):
+        raise ValueError("options has resample, which is for PDEs on the true loss; use model='ls', or lifted=0 beside it.")
     return {
         "problem": type(problem).__name__,
         "depth": depth,
@@ -113,7 +118,7 @@ def plan(
         "test_points": checks.count(test_points),
         "model": model,
         "method": method,
-        "max_iter": checks.iterations(method, kind, sigma) if max_iter is None else whole("max_iter", max_iter, 0),
+        "max_iter": checks.iterations(method, kind, sigma, options) if max_iter is None else whole("max_iter", max_iter, 0),
         "max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds),
         "seeds": checks.seeds(seeds),
         "key": checks.key(key),
@@ -229,7 +234,7 @@ def execute(
     on_record: Callable[[Progress], Any] | None = None,
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
-    options, seconds = config["options"], config["max_seconds"]
+    options, seconds, config = config["options"], config["max_seconds"], dict(config)
     method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
@@ -263,20 +268,40 @@ def execute(
 
     label = f"{config['model'].upper()} · {config['method']}"
     with Bar(label, config["max_iter"], seconds, progress, first) as bar, store.every_interrupt():
-        run = train(
-            method,
-            config["max_iter"],
-            config["seeds"],
-            config["key"],
-            options["record_every"],
-            options["stall"],
-            options["patience"],
-            seconds=seconds,
-            validation=None if samples.validation is None else scaling.term(samples.validation),
-            watch=watch,
-            previous=previous,
-            initial=None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma),
-        )
+        run, every = previous, options.get("resample") or 0
+        if every and not isinstance(problem, PDE):
+            warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=3)
+            every = 0
+        initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
+        at = first
+        while True:
+            if every and run is not None and at % every == 0 and at > config.get("drawn_at", 0):
+                solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
+                x = harder(problem, samples, solved, sigma, at)
+                config["drawn_at"] = at
+                if x is not None:
+                    held = samples.test.get("x", 0)
+                    samples, kept = problem.samples(x, config["boundary_points"], held, config["mu"]), samples.scaling
+                    samples = replace(samples, kept=kept)
+                    config["points"], method = None, build(samples, config, sigma)
+                    run = renewed(run, method)
+            at = min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
+            run = train(
+                method,
+                at,
+                config["seeds"],
+                config["key"],
+                options["record_every"],
+                options["stall"],
+                10**9 if every else options["patience"],
+                seconds=seconds,
+                validation=None if samples.validation is None else scaling.term(samples.validation),
+                watch=watch,
+                previous=run,
+                initial=initial,
+            )
+            if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
+                break
     result = Result(run, samples, config, problem)
     if folder is not None:
         keep(run)

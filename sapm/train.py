@@ -117,10 +117,10 @@ def _losses(method: Method, states, validation: Term | None):
 
 @jax.jit
 def _start(method: Method, keys):
-    return _settled(jax.vmap(method.init)(keys))
+    return settled(jax.vmap(method.init)(keys))
 
 
-def _settled(states):
+def settled(states):
     """With definite types: a weak type on the first call alone would compile the program twice."""
     return jax.tree.map(lambda x: lax.convert_element_type(x, x.dtype), states)
 
@@ -290,7 +290,7 @@ class _Loop:
         self.current = np.where(self.active, current, self.current)
         self.done = self.done + steps * self.active
 
-    def stop_settled(self) -> None:
+    def stopsettled(self) -> None:
         """Seeds whose method says that nothing more can come."""
         first = len(self.names) - 2 - len(self.diagnostics)
         for i in np.flatnonzero(self.active):
@@ -353,7 +353,7 @@ def train(
                 f"initial has states for {sorted(given)} seeds, but seeds asks for {len(numbers)}; they must be equal."
             )
         keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
-        states = _start(method, keys) if initial is None else _settled(initial)
+        states = _start(method, keys) if initial is None else settled(initial)
     loop = _Loop(method, numbers, states, validation, previous, record_every)
     show = watch or (lambda moment: False)
     try:
@@ -372,7 +372,7 @@ def train(
             if recorded := loop.iteration == goal or not loop.active.any():
                 loop.record()
                 if loop.active.any() and _on_grid(goal, record_every):
-                    loop.stop_settled()
+                    loop.stopsettled()
                 if loop.active.any() and _on_grid(goal, record_every):
                     loop.stop_stalled(stall, patience)
             loop.mark()

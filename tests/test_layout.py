@@ -42,6 +42,7 @@ ORDER = [
     "sapm.foreign",
     "sapm.report",
     "sapm.result",
+    "sapm.resample",
     "sapm.progress",
     "sapm.checks",
     "sapm.solver",

@@ -34,6 +34,7 @@ OPTIONS = {  # name → default, for every method
         "algebra": None,
         "bend": True,
         "directional": True,
+        "resample": 0,
     },
     "gd": {"learning_rate": 0.1, "halving": 1e4, "scale": False},
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
@@ -94,6 +95,7 @@ def automatic(
     held_out: bool,
     from_network: bool = False,
     separable: bool = True,
+    resample: int = 0,
 ) -> tuple[str, dict, str]:
     """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs.
 
@@ -107,7 +109,9 @@ def automatic(
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
         only = "" if separable or model == "ls" else f" ({model.upper()} separates first-order linear equations only, so far)"
         size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
-        return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss{only}; {size}. "
+        more = {"lifted": LIFTED if lifting else 0} | ({"resample": resample} if resample else {})
+        anew = f"; where the residual is large, points are drawn anew every {resample} steps" if resample else ""
+        return "gauss-newton", more, f"Gauss-Newton: {first}on the true loss{only}{anew}; {size}. "
     why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {operations:.0e} operations"
     if model == "ls" or not separable:
         return "lbfgs", {}, f"L-BFGS on the true loss, since {why}. "
@@ -133,9 +137,9 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
                 f"options has {name!r}, which {called} does not know; it has {', '.join(known)}." + nearest(name, known)
             )
     options = known | (given or {})
-    for name in ("record_every", "patience", "polish_after", "lifted"):
+    for name in ("record_every", "patience", "polish_after", "lifted", "resample"):
         value = options.get(name)
-        least = 0 if name == "lifted" else 1
+        least = 0 if name in ("lifted", "resample") else 1
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
             raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least {least}.")
         if value is not None:

@@ -1,0 +1,69 @@
+"""Points where they are needed: now and then, half of them are drawn anew where the residual is large."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sapm.jet import Activation, float64
+from sapm.network import Network
+from sapm.problem import PDE
+from sapm.samples import Samples, Weights
+from sapm.term import Term
+from sapm.train import Run, settled
+
+EVERY = 15  # steps, by default
+SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
+WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
+
+
+@jax.jit
+def _sizes(network: Network, term: Term) -> Array:
+    return jnp.linalg.norm(term.residual(network(term.x)), axis=1)
+
+
+@float64
+def harder(problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, now: int) -> np.ndarray | None:
+    """The points to train on from here, n as before; None if the residual elsewhere is not much larger than at those there are.
+
+    Of a pool of further Halton points, those with a large residual are the more likely to be taken; every seed has a say.
+    The others are the first of the sequence. `now` counts steps, so that every draw is another one.
+    """
+    domain, n = problem.domain, len(samples.terms[0].y)
+    size = min(POOL * n, MOST)
+    pool = domain.points(size, domain.first + n + now * size)
+    term = problem.samples(pool, max(1, len(problem.soft)), 0, 1.0).terms[0]
+    found, worse = np.zeros(size), []
+    for weights in networks:
+        network = Network.of([(jnp.asarray(W), jnp.asarray(b)) for W, b in weights], sigma, len(samples.parameters))
+        here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
+        if np.isfinite(there).all() and there.any():
+            found += there / there.mean()
+            worse.append(np.sqrt(np.mean(there**2)) / max(np.sqrt(np.mean(here**2)), 1e-300))
+    if not worse or np.median(worse) < WORSE:
+        return None
+    drawn = np.random.default_rng(now).choice(size, int(SHARE * n), replace=False, p=found / found.sum())
+    return np.concatenate([domain.points(n - len(drawn)), pool[drawn]])
+
+
+@jax.jit
+def _renew(method: Any, states):
+    return settled(jax.vmap(method.renewed)(states))
+
+
+@float64
+def renewed(run: Run, method: Any) -> Run:
+    """A run that goes on with other samples: seeds that had nothing more to gain have again. Non-finite ones stay as they are."""
+    history = dict(run.history)
+    history["iteration"] = history["iteration"].copy()
+    history["iteration"][:, -1] = history["iteration"][:, -1].max()
+    alive = [status != "non-finite" for status in run.status]
+    status = tuple("finished" if on else old for on, old in zip(alive, run.status, strict=True))
+    reason = tuple("" if on else old for on, old in zip(alive, run.reason, strict=True))
+    return replace(run, method=method, states=_renew(method, run.states), history=history, status=status, reason=reason)
