@@ -40,7 +40,7 @@ def allen_cahn_series(modes: int = MODES, degree: int = DEGREE) -> np.ndarray:
     x, squares = np.linspace(0, 1, modes + 1), (np.pi * np.arange(modes + 1)) ** 2
     ends = np.ones(modes + 1)
     ends[[0, -1]] = 0.5
-    series = lambda values: ends * dct(values, type=1) / modes  # noqa: E731
+    series = lambda values: ends * np.asarray(dct(values, type=1)) / modes  # noqa: E731
 
     def slope(root, c):
         bend = corner(root**2, x, erfc)

@@ -10,6 +10,7 @@ from test_second_order import typed
 
 import sapm
 from sapm import textbook
+from sapm.bench.cases import CASES
 from sapm.references import allen_cahn_series, corner
 
 T = np.array([0.0, 0.05, 0.3, 0.7, 1.0])
@@ -23,10 +24,12 @@ def at(problem):
 
 @pytest.mark.parametrize("name", textbook.PROBLEMS)
 def test_answers_solve_their_problems(name):
-    """The residual of the answer vanishes, and so does what the conditions leave over."""
+    """The residual of the answer vanishes, and so does what the conditions leave over; the bench knows what it has."""
     problem = textbook.PROBLEMS[name].make()
     assert problem.ill_posed == "" and problem.exact is not None
     names, u = problem.domain.names, at(problem)
+    case = next(case for case in CASES.values() if case.experiment == name)
+    assert case.inputs == len(names) and (("B", "features-many") in case.rows()) == (not problem.equation.nonlinear)
     with jax.enable_x64(True):
         inside = jax.jit(lambda x: typed(problem.residual, names, u, x))(jnp.asarray(problem.domain.points(30, 1)))
         assert np.max(np.abs(inside)) < 1e-10
