@@ -39,7 +39,7 @@ def test_cases():
 
 
 def test_random_features_of_second_order(tmp_path):
-    """The operator acts on them exactly; nonlinear equations are refused. The page has a section, and a figure, for an equation."""
+    """The operator acts on them exactly; nonlinear equations are refused. The page has a section and a figure for an equation."""
     case = replace(small("poisson_2d"), depth=4, width=32, points=200, boundary_points=100, seconds=60.0)
     task = Task(case)
     cell = train_once(random_features(task, 100), "B", 0, case.seconds)
