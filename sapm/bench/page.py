@@ -28,10 +28,10 @@ LINES = {  # of a figure, by track and method: colour and width
     ("A", "ls-gd"): ("#6b7280", 1.4),
 }
 HOW = """\
-Every method trains the same network on the same samples (DeepXDE: see below), in float64, for the same number of seconds of
-its own clock. One process per method, compiled beforehand on a seed that is not scored; all methods take turns seed by seed, one at a time on
-the cores of a job. The clock counts training alone: compilation is in its own column, and errors are evaluated afterwards
-from snapshots. What a method reached later than 5 % after its budget does not count. Scores are on seeds 0, 1, …; choices
+Every method trains the same network on the same samples (DeepXDE: see below), in float64, for the same number of seconds of its
+own clock. One process per method, compiled beforehand on a seed that is not scored; all methods take turns seed by seed, one at
+a time on the cores of a job. The clock counts training alone: compilation is in its own column, and errors are evaluated
+afterwards from snapshots. What a method reached later than 5 % after its budget does not count. Scores are on seeds 0, 1, …; choices
 were made on 100 to 109.
 
 **Track A**: all from the paper's weights U(±M^-1/2), the same numbers for every method with the same seed. **Track B**: each
@@ -216,8 +216,8 @@ def _which_are_ahead(benches: Sequence[Bench]) -> list[str]:
     if not body:
         return []
     head = ["case", *(["machine"] if len(benches) > 1 else []), "ahead of all", "peers", "how"]
-    words = 'Track B: whether "auto" ends below every peer that trains a network of the same size with gradients (random features do not), '
-    words += "in the median and in the worst of the seeds, with the same seconds."
+    words = 'Track B: whether "auto" ends below every peer that trains a network of that size with gradients (random features do '
+    words += "not), in the median and in the worst of the seeds, with the same seconds."
     return ["## Which rows are ahead", "", words, "", *markdown(head, body), ""]
 
 
