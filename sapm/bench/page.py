@@ -31,8 +31,8 @@ HOW = """\
 Every method trains the same network on the same samples (DeepXDE: see below), in float64, for the same number of seconds of its
 own clock. One process per method, compiled beforehand on a seed that is not scored; all methods take turns seed by seed, one at
 a time on the cores of a job. The clock counts training alone: compilation is in its own column, and errors are evaluated
-afterwards from snapshots. What a method reached later than 5 % after its budget does not count. Scores are on seeds 0, 1, …; choices
-were made on 100 to 109.
+afterwards from snapshots. What a method reached later than 5 % after its budget does not count. Scores are on seeds 0, 1, …;
+choices were made on 100 to 109.
 
 **Track A**: all from the paper's weights U(±M^-1/2), the same numbers for every method with the same seed. **Track B**: each
 from its own start: ours as `sapm.solve` chooses, peers He for relu and Xavier otherwise, scikit-learn its own. On both, peers
