@@ -241,9 +241,9 @@ class Stated:
 
 
 def suit_threads(stated: Stated) -> None:
-    """As many threads as are quickest: one, or all that torch would take."""
+    """As many threads as are quickest, in the better of two tries: one, or all that torch would take."""
     torch, found = stated.torch, []
-    for count in dict.fromkeys((1, torch.get_num_threads())):
+    for count in 2 * tuple(dict.fromkeys((1, torch.get_num_threads()))):
         torch.set_num_threads(count)
         model, _ = stated.model(0)
         model.train(iterations=1, verbose=0)
