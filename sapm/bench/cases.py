@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from sapm import textbook
 from sapm.experiments import EXPERIMENTS, convection
 from sapm.names import nearest
 
@@ -22,7 +23,7 @@ class Entry:
     label: str
     group: str
     tracks: str
-    needs: str = ""  # a package that is not always there
+    needs: str = ""  # packages that are not always there
 
 
 ENTRIES = {
@@ -45,6 +46,7 @@ ENTRIES = {
         Entry("scipy-least-squares", "scipy least_squares", "peer", "B", "scipy"),
         Entry("scipy-bfgs", "scipy BFGS", "peer", "AB", "scipy"),
         Entry("adam-lbfgs", "optax Adam, then L-BFGS", "peer", "B"),
+        Entry("deepxde", "DeepXDE, Adam, then L-BFGS", "peer", "B", "deepxde torch"),
         Entry("sklearn-mlp", "scikit-learn MLPRegressor", "peer", "B", "sklearn"),
         Entry("features-width", "random features, as many as units in a layer", "linear", "B"),
         Entry("features-many", "random features, 100 or 1000", "linear", "B"),
@@ -64,6 +66,11 @@ STRONG = (  # of the depth sweep
     ("B", "scipy-bfgs"),
     ("B", "adam-lbfgs"),
 )
+BEYOND = tuple(  # of equations that PM and SAPM do not know
+    ("B", name) for name in ("auto", "ls-lbfgs", "optimistix-lm", "optimistix-lm-cholesky", "scipy-bfgs", "adam-lbfgs", "deepxde")
+)
+LINEAR = (*BEYOND, ("B", "features-many"))
+NONLINEAR = ("nonlinear_poisson", "burgers", "allen_cahn")
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Case:
 
     @property
     def inputs(self) -> int:
-        return {"function_1d": 1, "function_10d": 10, "transport_3d": 4}.get(self.experiment, 2)
+        return {"function_1d": 1, "function_10d": 10, "transport_3d": 4, "poisson_5d": 5}.get(self.experiment, 2)
 
     @property
     def features(self) -> int:
@@ -119,6 +126,8 @@ class Case:
     def _suits(self, method: str) -> bool:
         if method == "sklearn-mlp":
             return not self.is_pde and self.activation in ("relu", "tanh", "sigmoid")
+        if method == "deepxde":
+            return self.experiment in textbook.PROBLEMS
         if method == "interpolation":
             return self.experiment == "function_1d"
         return method != "ls-straight" or self.activation != "relu"  # on relu nothing is bent
@@ -129,6 +138,15 @@ def _function(activation: str, depth: int, seconds: float, family: str = "functi
     return Case(family, "function_1d", depth, 10, activation, seconds, 10, (1e-2, 3e-3), **points, only=only)
 
 
+def _equation(name: str, seconds: float) -> Case:
+    """A textbook problem with the textbook's network and points."""
+    settings, (depth, width) = EXPERIMENTS[name].settings, textbook.PROBLEMS[name].size
+    points = {key: settings[key] for key in ("points", "boundary_points", "test_points")}
+    rows = BEYOND if name in NONLINEAR else LINEAR
+    return Case("equations", name, depth, width, settings["activation"], seconds, 3, (1e-3, 1e-6), **points, only=rows)
+
+
+SECONDS = {"poisson_5d": 120.0, "burgers": 300.0, "allen_cahn": 300.0}  # 60 for the other equations
 CASES = {
     case.name: case
     for case in (
@@ -138,6 +156,7 @@ CASES = {
         *(Case("transport_1d", "transport_1d", L, M, "sin", 20.0, 10, (1e-3, 1e-5)) for L, M in ((6, 10), (8, 20), (10, 50))),
         Case("transport_3d", "transport_3d", 6, 40, "sin", 120.0, 3, (1e-2, 1e-3), 4000, 1600),
         *(Case("convection", f"convection:{b}", 6, 30, "sin", 30.0, 3, (1e-2, 1e-4)) for b in (1, 10, 30, 50)),
+        *(_equation(name, SECONDS.get(name, 60.0)) for name in textbook.PROBLEMS),
     )
 }
 FAMILIES = tuple(dict.fromkeys(case.family for case in CASES.values()))
@@ -147,7 +166,7 @@ QUICK = {"function_1d-relu-10x10": (1.0, 3), "transport_1d-sin-6x10": (5.0, 2)} 
 def select(
     names: Sequence[str | Case], quick: bool = False, seconds: float | None = None, seeds: int | None = None
 ) -> list[Case]:
-    """The cases meant: "all", a family (its first case; all of them for depth and convection), a case, or a pattern with *."""
+    """The cases meant: "all", a family (its first; all of depth, convection, equations), an equation, a case or a pattern."""
     found: dict[str, Case] = {}
     if quick and not names:
         names = list(QUICK)
@@ -172,7 +191,8 @@ def _find(name: str) -> Iterable[Case]:
         sweep = [case for case in CASES.values() if case.experiment == "function_1d" and case.activation == "relu"]
         return sorted(sweep, key=lambda case: case.depth)
     family = [case for case in CASES.values() if case.family == name]
-    found = (family if name == "convection" else family[:1]) or [c for c in CASES.values() if fnmatchcase(c.name, name)]
+    family = family if name in ("convection", "equations") else family[:1]
+    found = family or [c for c in CASES.values() if name == c.experiment or fnmatchcase(c.name, name)]
     if not found:
         known = [*FAMILIES, *CASES]
         raise ValueError(

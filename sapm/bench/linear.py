@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
 
 from sapm.bench.peers import Trainer
 from sapm.bench.task import Clock, Outcome, Task
+from sapm.jet import Jet, lift
 from sapm.network import Network
 from sapm.result import relative_error
+from sapm.term import directional
 
 SCALES = (1.0, 3.0, 10.0, 30.0, 100.0)  # of the frequencies, on inputs mapped to [-1, 1]
 CUTOFF = 1e-13  # what is smaller than this fraction of the largest pivot is dropped
@@ -30,18 +33,26 @@ def _roughly(A: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.linalg.solve(G + ROUGH * np.trace(G) * np.eye(len(G)), A.T @ y)
 
 
-def system(task: Task, features: Callable) -> tuple[np.ndarray, np.ndarray]:
+def system(task: Task, features: Callable[[Jet], Jet]) -> tuple[np.ndarray, np.ndarray]:
     """Weighted rows and right-hand side of the linear least-squares problem for the coefficients of features.
 
-    features(x, c) gives their values (n, k) at the points x, or, where c is not None, their derivatives along c.
+    features(x) has them as outputs, (n, k), with the derivatives that the jet of the points asks for.
     """
     rows, right = [], []
-    for term in task.samples.terms:
-        made = features(np.asarray(term.x.value), np.asarray(term.c) if term.is_pde else None)
+    for term in map(directional, task.samples.terms):
+        if term.function is not None:
+            raise ValueError(f"{task.case.experiment} is not linear, so there is no linear system for it; train a network on it.")
+        made = np.asarray(term.residual(features(term.x)) + term.y)
         weight = np.sqrt(np.broadcast_to(np.asarray(term.weight), len(made)))[:, None]
         rows.append(weight * made)
         right.append(weight * np.asarray(term.y))
     return np.concatenate(rows), np.concatenate(right)
+
+
+def _and_one(jet: Jet) -> Jet:
+    """The jet with a last column for the constant 1."""
+    value = jnp.pad(jet.value, [(0, 0), (0, 1)], constant_values=1.0)
+    return Jet(value, jnp.pad(jet.tangents, [(0, 0), (0, 0), (0, 1)]), jet.forms)
 
 
 def random_features(task: Task, count: int) -> Trainer:
@@ -64,11 +75,8 @@ def random_features(task: Task, count: int) -> Trainer:
             W = scale * w / half
             b = (phase if task.sigma.name == "sin" else -scale * np.sum(w * at, 1)) - W @ centre
 
-            def features(x, c, W=W, b=b):
-                value, slope = (np.asarray(a) for a in task.sigma.pair(jnp.asarray(x @ W.T + b)))
-                if c is None:
-                    return np.column_stack([value, np.ones(len(x))])
-                return np.column_stack([slope * (c @ W.T), np.zeros(len(x))])
+            def features(x, W=W, b=b):
+                return _and_one(lift(task.sigma, Jet(x.value @ W.T + b, x.tangents @ W.T, x.forms)))
 
             A, y = system(task, features)
             held = np.random.default_rng(0).permutation(len(A)) % 5 == 4
@@ -83,26 +91,16 @@ def random_features(task: Task, count: int) -> Trainer:
     return train
 
 
-def _polynomial(degree: int) -> Callable:
-    """1, or 1 and the coordinates."""
-
-    def features(x, c=None):
-        n = len(x)
-        first, others = (np.ones((n, 1)), x) if c is None else (np.zeros((n, 1)), c)
-        return np.hstack([first, others]) if degree else first
-
-    return features
-
-
 def polynomial(task: Task, degree: int) -> Trainer:
     """The constant, or the affine function, with the smallest true loss."""
-    features = _polynomial(degree)
+    features = lambda x: _and_one(x if degree else replace(x, value=x.value[:, :0], tangents=x.tangents[:, :, :0]))  # noqa: E731
 
     def train(clock: Clock, seed: int, track: str) -> Outcome:
         A, y = system(task, features)
         clock.start(lambda: (1.0, float(np.sum(y**2))))
         c = _solve(A, y)
-        error = relative_error(features(task.samples.test["x"]) @ c, task.samples.test["y"])
+        x = jnp.asarray(task.samples.test["x"])
+        error = relative_error(features(Jet(x, jnp.zeros((len(x), 0, x.shape[1])))).value @ c, task.samples.test["y"])
         clock.keep(lambda: (error, float(np.sum((A @ c - y) ** 2))))
         return Outcome("finished", "solved.")
 

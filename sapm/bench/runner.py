@@ -61,7 +61,7 @@ def cells(case: Case, methods: Sequence[str] | None = None, track: str | None = 
 def machine() -> dict:
     """What the figures depend on: versions, the processor, the date."""
     env = store.environment()
-    for name in ("optimistix", "lineax", "scikit-learn"):
+    for name in ("optimistix", "lineax", "scikit-learn", "deepxde", "torch"):
         try:
             env["packages"][name] = installed(name)
         except PackageNotFoundError:
@@ -71,7 +71,7 @@ def machine() -> dict:
         env["processor"] = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    missing = sorted(e.name for e in ENTRIES.values() if e.needs and find_spec(e.needs) is None)
+    missing = sorted(e.name for e in ENTRIES.values() if any(find_spec(package) is None for package in e.needs.split()))
     return env | {"cores_per_job": min(CORES, len(_cores())), "date": date.today().isoformat(), "not_installed": missing}
 
 

@@ -99,7 +99,7 @@ class Task:
         """A network trained on `terms`, in the problem's own units."""
         return Network.of([(jnp.asarray(W), jnp.asarray(b)) for W, b in self.scaling.original(network.weights)], self.sigma)
 
-    def measure(self, network: Network) -> tuple[float, float]:
-        """The relative error at the test points, and the true loss; of a network in the problem's own units."""
+    def measure(self, network: Callable[[Jet], Jet]) -> tuple[float, float]:
+        """The relative error at the test points, and the true loss; of a network, or another function, in the problem's units."""
         value = self._value(network, jnp.asarray(self.samples.test["x"]))
         return relative_error(value, self.samples.test["y"]), float(self._loss(network))

@@ -93,6 +93,12 @@ def ours(task: Task, model: str, method: str, more: dict | None = None) -> Train
     return train
 
 
+def _deepxde(task: Task) -> Trainer:
+    from sapm.bench.deepxde import deepxde
+
+    return deepxde(task)
+
+
 TRAINERS: dict[str, Callable[[Task], Trainer]] = {
     "auto": lambda task: ours(task, "sapm", "auto"),
     "ls-gd": lambda task: ours(task, "ls", "gd", {"learning_rate": GD_RATE[task.case.is_pde]}),
@@ -111,6 +117,7 @@ TRAINERS: dict[str, Callable[[Task], Trainer]] = {
     "scipy-least-squares": scipy_least_squares,
     "scipy-bfgs": scipy_bfgs,
     "adam-lbfgs": adam_then_lbfgs,
+    "deepxde": _deepxde,
     "sklearn-mlp": sklearn_mlp,
     "features-width": lambda task: random_features(task, task.case.width),
     "features-many": lambda task: random_features(task, task.case.features),

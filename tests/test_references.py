@@ -1,0 +1,96 @@
+"""The answers of the built-in problems: they solve what was stated, and other methods, with SciPy, find the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.fft import dct, dst
+from scipy.integrate import solve_ivp
+from test_second_order import typed
+
+import sapm
+from sapm import textbook
+from sapm.bench.cases import CASES
+from sapm.references import allen_cahn_series, corner
+
+T = np.array([0.0, 0.05, 0.3, 0.7, 1.0])
+
+
+def at(problem):
+    """The answer as a function of one row."""
+    names = problem.domain.names
+    return lambda row: jnp.asarray(problem.exact(sapm.domain.Coordinates(names, row))).reshape(())
+
+
+@pytest.mark.parametrize("name", textbook.PROBLEMS)
+def test_answers_solve_their_problems(name):
+    """The residual of the answer vanishes, and so does what the conditions leave over; the bench knows what it has."""
+    problem = textbook.PROBLEMS[name].make()
+    assert problem.ill_posed == "" and problem.exact is not None
+    names, u = problem.domain.names, at(problem)
+    case = next(case for case in CASES.values() if case.experiment == name)
+    assert case.inputs == len(names) and (("B", "features-many") in case.rows()) == (not problem.equation.nonlinear)
+    with jax.enable_x64(True):
+        inside = jax.jit(lambda x: typed(problem.residual, names, u, x))(jnp.asarray(problem.domain.points(30, 1)))
+        assert np.max(np.abs(inside)) < 1e-10
+        for condition in problem.conditions:
+            x = jnp.asarray(problem.boundary(condition, 8))
+            a, w = condition.operator(problem.domain, np.asarray(x))
+            given = a * jax.vmap(u)(x) + (jnp.sum(w * jax.vmap(jax.grad(u))(x), 1) if w.any() else 0)
+            assert np.allclose(given, condition.datum(problem.domain, np.asarray(x))[:, 0], atol=1e-12)
+
+
+def on_a_grid(name, x):
+    with jax.enable_x64(True):
+        u = at(textbook.PROBLEMS[name].make())
+        return np.asarray(jax.jit(jax.vmap(lambda t: jax.vmap(lambda x: u(jnp.stack([t, x])))(x)))(jnp.asarray(T)))
+
+
+def test_burgers_in_sines():
+    """On [0, 1], where u is 0 at both ends and odd: -u²/2 in cosines, its derivative and u_xx in sines."""
+    n, nu = 512, 0.01 / np.pi
+    k, x = np.arange(1, n), np.arange(1, n) / n
+
+    def slope(_, c):
+        u = np.concatenate([[0], dst(c, type=1) / 2, [0]])
+        square = dct(u**2 / 2, type=1)[1:-1] / n
+        return np.pi * k * square - nu * (np.pi * k) ** 2 * c
+
+    start = np.where(k == 1, -1.0, 0.0)
+    found = solve_ivp(slope, (0, 1), start, "DOP853", T, rtol=1e-8, atol=1e-10, max_step=5 / (nu * (np.pi * n) ** 2)).y
+    wanted = dst(found, type=1, axis=0).T / 2
+    assert np.max(np.abs(on_a_grid("burgers", x) - wanted)) < 1e-6
+
+
+def test_allen_cahn_by_finite_differences():
+    """On [0, 1], where u is even: central differences of second order, reflected at both ends."""
+    n = 2000
+    x = np.linspace(0, 1, n + 1)
+
+    def slope(_, u):
+        wide = np.concatenate([u[1:2], u, u[-2:-1]])
+        return 1e-4 * n**2 * (wide[2:] - 2 * u + wide[:-2]) + 5 * (u - u**3)
+
+    given = {"t_eval": T, "rtol": 1e-7, "atol": 1e-8, "lband": 1, "uband": 1}
+    wanted = solve_ivp(slope, (0, 1), x**2 * np.cos(np.pi * x), "LSODA", **given).y.T
+    assert np.max(np.abs(on_a_grid("allen_cahn", x) - wanted)) < 1e-4
+
+
+def test_allen_cahn_at_two_resolutions():
+    """Two thirds of the modes and a lower degree give the same to 2e-8, near the corner too; JAX evaluates it as NumPy does."""
+    from numpy.polynomial.chebyshev import chebvander
+    from scipy.special import erfc
+
+    rng = np.random.default_rng(0)
+    t, x = np.concatenate([rng.uniform(0, 1, 200), 10 ** rng.uniform(-6, 0, 200)]), rng.uniform(-1, 1, 400)
+    x[100:300] = 1 - 10 ** rng.uniform(-5, -1, 200)
+
+    def value(c):
+        along, time = np.cos(np.pi * np.outer(x, np.arange(len(c)))), chebvander(2 * np.sqrt(t) - 1, c.shape[1] - 1)
+        return np.sum((along @ c) * time, 1) + corner(t, x, erfc)
+
+    fine = value(allen_cahn_series())
+    assert np.max(np.abs(value(allen_cahn_series(512, 56)) - fine)) < 2e-8
+    with jax.enable_x64(True):
+        rows = jnp.asarray(np.stack([t, x], 1))
+        assert np.max(np.abs(jax.jit(jax.vmap(at(textbook.PROBLEMS["allen_cahn"].make())))(rows) - fine)) < 1e-12
