@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,20 +69,22 @@ def wave():
 
 
 def helmholtz():
-    """Δu + u = f on [-1, 1]², u = sin πx sin 4πy."""
+    """Δu + k² u = f on the unit square, k = 2π, u = sin kx sin ky."""
     import jax.numpy as jnp
 
     from sapm.conditions import Dirichlet
     from sapm.domain import Box
     from sapm.problem import PDE
 
+    k = 2 * jnp.pi
+
     def exact(p):
-        return jnp.sin(jnp.pi * p.x) * jnp.sin(4 * jnp.pi * p.y)
+        return jnp.sin(k * p.x) * jnp.sin(k * p.y)
 
     def residual(p, u):
-        return u.xx + u.yy + u.value - (1 - 17 * jnp.pi**2) * exact(p)
+        return u.xx + u.yy + k**2 * u.value + k**2 * exact(p)
 
-    return PDE(Box(x=(-1, 1), y=(-1, 1)), residual, [Dirichlet(lambda p: 0.0)], exact)
+    return PDE(Box(x=(0, 1), y=(0, 1)), residual, [Dirichlet(lambda p: 0.0)], exact)
 
 
 def advection_diffusion():
@@ -123,29 +126,63 @@ def nonlinear_poisson():
     return PDE(Box(x=(-1, 1), y=(-1, 1)), residual, [Dirichlet(exact)], exact)
 
 
-def burgers():
-    """u_t + u u_x = 0.01/π u_xx on [0, 1] × [-1, 1] from -sin πx: a shock forms at x = 0.
+NU = 0.01 / math.pi  # the viscosity of Burgers' equation
 
-    The answer is Cole and Hopf's: u is the mean of -sin π(x - η) under the weight exp(-η²/4νt - cos π(x - η)/2πν). With
-    η = z √(4νt) that weight has its bulk in |z| < 9, wherever the shock is, and the trapezoidal rule converges exponentially.
+
+def _shock(p):
+    """Cole's and Hopf's answer to Burgers' equation from -sin πx.
+
+    u is the mean of -sin π(x - η) under the weight exp(-η²/4νt - cos π(x - η)/2πν). With η = z √(4νt) that weight has its bulk in
+    |z| < 9, wherever the shock is, and the trapezoidal rule converges exponentially.
     """
+    import jax.numpy as jnp
+
+    z = jnp.linspace(-16, 16, 801)
+    y = p.x - z * jnp.sqrt(4 * NU * p.t)
+    power = -(z**2) - jnp.cos(jnp.pi * y) / (2 * jnp.pi * NU)
+    weight = jnp.exp(power - jnp.max(power))
+    return -jnp.sum(weight * jnp.sin(jnp.pi * y)) / jnp.sum(weight)
+
+
+def burgers():
+    """u_t + u u_x = 0.01/π u_xx on [0, 1] × [-1, 1] from -sin πx: a shock forms at x = 0."""
     import jax.numpy as jnp
 
     from sapm.conditions import Dirichlet, Initial
     from sapm.domain import Box
     from sapm.problem import PDE
 
-    nu = 0.01 / jnp.pi
-
-    def exact(p):
-        z = jnp.linspace(-16, 16, 801)
-        y = p.x - z * jnp.sqrt(4 * nu * p.t)
-        power = -(z**2) - jnp.cos(jnp.pi * y) / (2 * jnp.pi * nu)
-        weight = jnp.exp(power - jnp.max(power))
-        return -jnp.sum(weight * jnp.sin(jnp.pi * y)) / jnp.sum(weight)
-
     conditions = [Initial(lambda p: -jnp.sin(jnp.pi * p.x)), Dirichlet(lambda p: 0.0)]
-    return PDE(Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.value * u.x - nu * u.xx, conditions, exact)
+    return PDE(Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.value * u.x - NU * u.xx, conditions, _shock)
+
+
+def burgers_inverse():
+    """The same with an unknown viscosity, first guess 0.01, from the values of u at 400 points."""
+    import jax.numpy as jnp
+
+    from sapm.conditions import Dirichlet, Initial, Observed
+    from sapm.domain import Box
+    from sapm.pointwise import evaluate
+    from sapm.problem import PDE
+
+    domain = Box(t=(0, 1), x=(-1, 1))
+    x = domain.points(400, 7)
+    seen = Observed(x, evaluate(_shock, "the answer", domain.names, x))
+    conditions = [Initial(lambda p: -jnp.sin(jnp.pi * p.x)), Dirichlet(lambda p: 0.0), seen]
+    return PDE(domain, lambda p, u: u.t + u.value * u.x - p.nu * u.xx, conditions, _shock, {"nu": 0.01})
+
+
+def lotka_volterra():
+    """u' = u (1.5 - v), v' = v (u - 3) from (4, 2), for six units of time: prey and predators, twice around."""
+    from sapm.conditions import Initial
+    from sapm.domain import Box
+    from sapm.problem import PDE
+    from sapm.references import lotka_volterra as answer
+
+    def residual(p, u, v):
+        return u.t - u.value * (1.5 - v.value), v.t - v.value * (u.value - 3)
+
+    return PDE(Box(t=(0, 6)), residual, [Initial(lambda p: (4.0, 2.0))], lambda p: answer(p.t))
 
 
 def allen_cahn():
@@ -176,15 +213,18 @@ class Textbook:
     settings: dict = field(default_factory=dict)
 
 
-SHARP = {"activation": "tanh", "points": 4000, "max_iter": 200}  # layers and shocks between the points would go unnoticed
+SHARP = {"activation": "tanh", "points": 2000, "max_iter": 300}  # layers and shocks between the points would go unnoticed
+FEW = {"points": 400, "boundary_points": 4}
 PROBLEMS = {
     "poisson_2d": Textbook("solve -Δu = f on the unit square, solution sin πx sin πy", lambda: poisson(2)),
     "poisson_5d": Textbook("solve -Δu = f on the five-dimensional unit cube, solution Σ sin πx_i", lambda: poisson(5)),
     "heat_1d": Textbook("solve u_t = u_xx/10, two modes that decay", heat),
     "wave_1d": Textbook("solve u_tt = 4 u_xx, a string that starts at rest", wave),
-    "helmholtz_2d": Textbook("solve Δu + u = f on [-1, 1]², solution sin πx sin 4πy", helmholtz),
+    "helmholtz_2d": Textbook("solve Δu + 4π² u = f on the unit square, solution sin 2πx sin 2πy", helmholtz),
     "advection_diffusion": Textbook("solve -Δu/20 + u_x = f, a layer where the flow leaves", advection_diffusion),
     "nonlinear_poisson": Textbook("solve -Δu + u³ = f on [-1, 1]²", nonlinear_poisson),
     "burgers": Textbook("solve u_t + u u_x = 0.01/π u_xx, a shock forms", burgers, (4, 24), SHARP),
+    "burgers_inverse": Textbook("find the viscosity of Burgers' equation from values of u", burgers_inverse, (4, 24), SHARP),
+    "lotka_volterra": Textbook("solve u' = u (1.5 - v), v' = v (u - 3): two functions of time", lotka_volterra, (4, 24), FEW),
     "allen_cahn": Textbook("solve u_t = 10⁻⁴ u_xx + 5 (u - u³) from x² cos πx", allen_cahn, (4, 24), SHARP),
 }

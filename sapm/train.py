@@ -290,7 +290,7 @@ class _Loop:
         self.current = np.where(self.active, current, self.current)
         self.done = self.done + steps * self.active
 
-    def stopsettled(self) -> None:
+    def stop_settled(self) -> None:
         """Seeds whose method says that nothing more can come."""
         first = len(self.names) - 2 - len(self.diagnostics)
         for i in np.flatnonzero(self.active):
@@ -372,7 +372,7 @@ def train(
             if recorded := loop.iteration == goal or not loop.active.any():
                 loop.record()
                 if loop.active.any() and _on_grid(goal, record_every):
-                    loop.stopsettled()
+                    loop.stop_settled()
                 if loop.active.any() and _on_grid(goal, record_every):
                     loop.stop_stalled(stall, patience)
             loop.mark()

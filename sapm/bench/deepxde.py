@@ -75,8 +75,8 @@ STATEMENTS = {
     ),
     # demo Helmholtz_Dirichlet_2d.py: sin, and an output that is 0 on the boundary
     "helmholtz_2d": Statement(
-        lambda p, u, m: u.xx + u.yy + u.value - (1 - 17 * PI**2) * m.sin(PI * p.x) * m.sin(4 * PI * p.y),
-        output=lambda p, network, m: (1 - p.x**2) * (1 - p.y**2) * network,
+        lambda p, u, m: u.xx + u.yy + 4 * PI**2 * (u.value + m.sin(2 * PI * p.x) * m.sin(2 * PI * p.y)),
+        output=lambda p, network, m: p.x * (1 - p.x) * p.y * (1 - p.y) * network,
         activation="sin",
     ),
     "advection_diffusion": Statement(
