@@ -186,7 +186,7 @@ class Equation:
         several = [
             f"{len(found.fields)} unknown functions" * (len(found.fields) > 1),
             "unknown parameters" * bool(found.parameters),
-            f"{found.rows} rows" * (found.rows > 1),
+            f"{found.rows} equations" * (found.rows > 1),
         ]
         if any(several):
             found.nonlinear = next(filter(None, several))

@@ -12,7 +12,7 @@ from sapm.characteristics import reference
 from sapm.experiments import EXPERIMENTS
 from sapm.jet import ACTIVATIONS
 from sapm.methods.build import automatic
-from sapm.samples import from_arrays, nonlinear, to_arrays
+from sapm.samples import describe, from_arrays, nonlinear, to_arrays
 
 SQUARE, ROD = sapm.Box(t=(0, 1), x=(0, 1)), sapm.Box(x=(0, 1))
 TINY = {"depth": 2, "width": 10, "points": 50, "boundary_points": 30, "test_points": 40, "seeds": 1, "progress": False}
@@ -149,7 +149,7 @@ def test_nonlinear_terms_of_first_order_are_stored_whole():
     problem = sapm.PDE(ROD, lambda p, u: u.x + u.value**2, [sapm.Dirichlet(lambda p: 1.0, faces="x-")])
     samples = problem.samples(5, 1, 4)
     arrays = to_arrays(samples)
-    back = from_arrays("pde", samples.names, samples.domain, arrays, problem.equation.function)
+    back = from_arrays(describe(samples), arrays, problem.equation.function)
     assert nonlinear(arrays) and back.terms[0].function is problem.equation.function and back.terms[1].function is None
     assert all(np.array_equal(a, arrays[name]) for name, a in to_arrays(back).items()) and back.held.channels == 1
 

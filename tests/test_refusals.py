@@ -108,14 +108,15 @@ CASES = {
         ValueError,
         "the residual contains u.(x·u.value|value·u.x); use Dirichlet with the faces named",
     ),
-    "two equations": (lambda: pde(lambda p, u: (u.t, u.x)), ValueError, r"residual returned shape \(2,\)"),
+    "two equations": (lambda: pde(lambda p, u: (u.t, u.x)), ValueError, "the residual contains 2 equations; use Dirichlet"),
     "infinite coefficient": (lambda: pde(lambda p, u: u.t + u.x / (p.x - p.x)), ValueError, "the residual is not finite at"),
     # conditions
     "no conditions": (lambda: pde(conditions=[]), ValueError, "conditions is empty, so the solution is not determined"),
     "not conditions": (
         lambda: pde(conditions=[wave]),
         TypeError,
-        "must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, sapm.Dirichlet, sapm.Neumann or sapm.Robin",
+        "must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, sapm.Dirichlet, sapm.Neumann, sapm.Robin, "
+        "sapm.Periodic or sapm.Observed",
     ),
     "initial without time": (
         lambda: sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.x, [sapm.Initial(lambda p: 0.0)]),
