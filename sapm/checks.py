@@ -13,7 +13,7 @@ from sapm.problem import PDE
 from sapm.regression import whole
 
 ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
-GAUSS_NEWTON, GAUSS_NEWTON_RELU, GAUSS_NEWTON_RESAMPLING = 100, 200, 200
+GAUSS_NEWTON, GAUSS_NEWTON_RELU, GAUSS_NEWTON_RESAMPLING = 100, 200, 150
 
 
 def positive(name: str, value) -> float:

@@ -31,7 +31,7 @@ from sapm.methods.build import (
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar
 from sapm.regression import whole
-from sapm.resample import EVERY, harder, renewed
+from sapm.resample import EVERY, ended, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.samples import Samples, scaling_of
 from sapm.train import Moment, Run, train
@@ -82,7 +82,8 @@ def plan(
     if not isinstance(problem, PROBLEMS):
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     kind = "pde" if isinstance(problem, PDE) else "regression"
-    sigma = find_activation({"pde": "sin", "regression": "tanh"}[kind] if activation is None else activation)
+    sharp = not isinstance(problem, PDE) or problem.equation.nonlinear  # what may have a shock is beyond a few sines
+    sigma = find_activation(("tanh" if sharp else "sin") if activation is None else activation)
     depth = whole("depth", depth, 2, ": layer 1 to the output layer, so that at least one is hidden")
     check_names(init, start, sigma)
     resolve(model, method)
@@ -176,7 +177,7 @@ def solve(
     """Train networks on the problem, one for every seed, and return them with all that was measured.
 
     depth, width: layers, and units in each hidden one (a number, or one for each). activation: "tanh" (default for functions
-    and data), "sin" (default for PDEs), "relu", "sigmoid", "softplus", or any elementwise JAX function.
+    and data), "sin" (default for linear PDEs; "tanh" for others), "relu", "sigmoid", "softplus", or any elementwise JAX function.
     points, boundary_points, test_points: how many Halton points, or for points and test_points an array (n, d).
     model: "ls" (mean square), "pm" (penalties) or "sapm" (self-adaptive penalties). method: how its loss is minimised.
     max_iter, max_seconds: the budget; whichever ends first. seeds: how many, or which; seed s draws from fold_in(key, s).
@@ -277,8 +278,11 @@ def execute(
         while True:
             if every and run is not None and at % every == 0 and at > config.get("drawn_at", 0):
                 solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
-                x = harder(problem, samples, solved, sigma, at)
-                config["drawn_at"] = at
+                x, size = harder(problem, samples, solved, sigma, at)
+                config["drawn_at"], config["fresh"] = at, [*config.get("fresh", ()), size]
+                if no_longer_falls(config["fresh"]):
+                    run = ended(run, at)
+                    break
                 if x is not None:
                     held = samples.test.get("x", 0)
                     samples, kept = problem.samples(x, config["boundary_points"], held, config["mu"]), samples.scaling
