@@ -223,7 +223,7 @@ class PDE:
 
     @property
     def beyond(self) -> str:
-        """What PM and SAPM do not know of it, in words; "" if nothing."""
+        """What the paper's own sweeps do not know of it, in words; "" if nothing."""
         if not self.equation.first_order_linear:
             return self.equation.higher
         if () in self.equation.keys:

@@ -86,13 +86,14 @@ def plan(
     resolve(model, method)
     check_options(options)
     if isinstance(problem, PDE):
-        check_equation(problem, sigma, model, method, options)
+        check_equation(problem, sigma)
     rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
     choice = ""
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
         separable = not getattr(problem, "beyond", "")
         method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable)
+        model = "ls" if method == "lbfgs" else model  # it is on the true loss
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA

@@ -43,9 +43,14 @@ class Term(eqx.Module):
         return self.channels > 0
 
     @property
+    def uses_value(self) -> bool:
+        """Whether the operator of a PDE term may contain ψ itself, so that its output has a value of its own."""
+        return self.c0 is not None or self.function is not None
+
+    @property
     def separable(self) -> bool:
-        """Whether PM and SAPM know this kind of term: ψ itself, or first derivatives of it with coefficients."""
-        return not self.x.forms and self.c0 is None and self.function is None
+        """Whether the paper's sweeps know this kind of term: ψ itself, or first derivatives of it with coefficients."""
+        return not self.x.forms and not self.uses_value
 
     def widen_input(self, width: int) -> Term:
         """The same term with its inputs padded with zeros to that width."""

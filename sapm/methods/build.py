@@ -68,14 +68,8 @@ def resolve(model: str, method: str) -> str:
     return method
 
 
-def check_equation(problem: PDE, sigma: Activation, model: str, method: str, options: dict | None) -> None:
-    """A sentence where PM and SAPM would have to separate layers they do not know, or σ has no second derivative to use."""
-    straight = method == "auto" or (method == "gauss-newton" and (options or {}).get("lifted") == 0)
-    if problem.beyond and model != "ls" and not straight:
-        raise ValueError(
-            f"not yet: model={model!r} by {method!r} is for first-order linear equations without u.value, and this one "
-            f"contains {problem.beyond}; use method='auto' or model='ls'."
-        )
+def check_equation(problem: PDE, sigma: Activation) -> None:
+    """A sentence where σ has no second derivative to use."""
     x = jnp.linspace(-3.0, 3.0, 60)
     if problem.equation.order > 1 and not np.any(np.asarray(sigma.curve(x, *sigma.pair(x)))):
         raise ValueError(
@@ -97,6 +91,7 @@ def automatic(
 ) -> tuple[str, dict, str]:
     """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs.
 
+    `separable`: whether the paper's own sweeps know the problem.
     `from_network`: from a given network (`start_at`), where the lifted steps and the sweeps before a polish are skipped.
     """
     algebra = choose_algebra(rows, tangents, widths)
@@ -105,9 +100,8 @@ def automatic(
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
         lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
-        only = "" if separable or model == "ls" else f" ({model.upper()} separates first-order linear equations only, so far)"
         size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
-        return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss{only}; {size}. "
+        return "gauss-newton", {"lifted": LIFTED if lifting else 0}, f"Gauss-Newton: {first}on the true loss; {size}. "
     why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {operations:.0e} operations"
     if model == "ls" or not separable:
         return "lbfgs", {}, f"L-BFGS on the true loss, since {why}. "
@@ -202,8 +196,7 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
     scaling = scaling_of(samples, config["options"].get("scale", False))
     terms = [scaling.term(term) for term in samples.terms]
     terms = [directional(term) for term in terms] if options.get("directional") else terms
-    model = config["model"] if all(term.separable for term in terms) else "ls"
-    obj = objective(terms, depth, model, config["alpha"], config["beta"], options["l2"] * scaling.size**2)
+    obj = objective(terms, depth, config["model"], config["alpha"], config["beta"], options["l2"] * scaling.size**2)
     common = {"init": config["init"], "start": config["start"]}
     if config["method"] in OPTIMISERS:
         return descent(

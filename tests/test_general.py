@@ -1,0 +1,125 @@
+"""PM and SAPM for terms with ψ itself, of second order and nonlinear: losses, the bound, and the blocks of a sweep."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import relative
+from general import TERMS, random_case, slow_loss
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sapm.jet import ACTIVATIONS, relu
+from sapm.methods.alternating import alternating, general_order
+from sapm.objective import bound, certificate, mean_square, penalty
+from sapm.spread import steepness
+from sapm.sweeps import update
+
+SMOOTH = [name for name in ACTIVATIONS if name != "relu"]
+both = jax.jit(lambda obj, point: (penalty(obj, point), mean_square(point.network, obj.terms)))
+
+
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("model", ["pm", "sapm"])
+def test_loss_against_loops(name, model):
+    for seed, noise in ((0, 0.5), (1, 3.0)):
+        obj, point = random_case(name, model, seed, noise=noise)
+        assert relative(both(obj, point)[0], slow_loss(obj, point)) < 1e-12
+
+
+@pytest.mark.parametrize("sigma", SMOOTH)
+def test_the_constants_of_the_second_derivative(sigma):
+    """The Lipschitz constant of σ'' is the largest |σ'''|, and is reached."""
+    act = ACTIVATIONS[sigma]
+    curve = lambda x: act.curve(x, *act.pair(x))  # noqa: E731
+    x = jnp.linspace(-8, 8, 40001)
+    third = jax.jit(lambda x: jax.jvp(curve, (x,), (jnp.ones_like(x),))[1])(x)
+    assert float(jnp.max(jnp.abs(third))) == pytest.approx(act.curve_lipschitz, rel=1e-6)
+    assert float(jnp.max(jnp.abs(curve(x)))) == pytest.approx(act.slope_lipschitz, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", TERMS)
+@settings(max_examples=24)
+@given(
+    seed=st.integers(0, 2**31),
+    sigma=st.sampled_from(SMOOTH),
+    noise=st.sampled_from([0.0, 1e-6, 1e-3, 0.1, 1.0, 10.0]),
+    scale=st.sampled_from([0.3, 1.0, 3.0]),
+)
+def test_theorem_5_at_random_points(name, seed, sigma, noise, scale):
+    """Near to and far from the forward pass, where both losses are equal."""
+    obj, point = random_case(name, "sapm", seed, sigma=sigma, noise=noise, scale=scale)
+    loss, true = both(obj, point)
+    found = certificate(obj, point.network.sigma, loss, true, steepness(obj.terms, point.network, point.aux))
+    assert found.holds, found
+    assert found.bound > 1 and found.printed is None and found.reason.startswith("Theorem 5 holds")
+    if noise == 0:
+        assert relative(loss, true) < 1e-12
+
+
+def test_what_has_no_certificate():
+    second, nonlinear = (random_case(name, "sapm", 0)[0] for name in ("second", "nonlinear"))
+    assert "σ', σ'', and relu has none" in bound(second, relu)[2]
+    assert "known at a point alone" in bound(nonlinear, ACTIVATIONS["sin"])[2]
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@cache
+def block(kind: str, l: int):
+    return jax.jit(lambda obj, point: (new := update(obj, point, l, kind), penalty(obj, new)))
+
+
+gradient_of = jax.jit(lambda obj, point: jax.grad(lambda p: penalty(obj, p))(point))
+
+
+def updated_by(kind: str, l: int, tree, obj) -> list:
+    layer, jets = tree.network.stack[l], [aux[l] for aux in tree.aux]
+    if kind in ("W", "b", "Wb"):
+        return [layer.W] * (kind != "b") + [layer.b] * (kind != "W")
+    if kind == "d" and l == obj.depth:
+        return [x for u in jets for x in (u.value, u.tangents)]
+    return [u.value if kind == "a" else u.tangents[:, : u.first] if kind == "d" else u.tangents[:, u.first :] for u in jets]
+
+
+def closed(kind: str, l: int, name: str, model: str, depth: int) -> bool:
+    """Whether the loss is a quadratic in that block."""
+    if kind == "S":
+        return True
+    if kind == "d" and l == depth:
+        return name != "nonlinear"
+    second = name != "reaction"
+    if kind == "d":
+        return not second
+    return kind in ("W", "b") and (not second or model == "pm")
+
+
+@pytest.mark.parametrize(("name", "model"), [*((name, "sapm") for name in TERMS), ("laplace", "pm")])
+def test_blocks_never_raise_the_loss_and_closed_forms_are_stationary(name, model):
+    obj, _ = random_case(name, model, 0)
+    for seed, noise in ((0, 0.1), (1, 1.0), (2, 0.0)):
+        obj, point = random_case(name, model, seed, noise=noise)
+        point = type(point)(point.network.unstacked(), tuple(type(a).of(a.layers(), (1, 0)) for a in point.aux))
+        loss = float(both(obj, point)[0])
+        for kind, l in general_order(obj.depth, name != "reaction"):
+            where, before = (kind, l, seed), point
+            point, new = block(kind, l)(obj, point)
+            assert float(new) <= loss * (1 + 1e-12) + 1e-30, where
+            old, now = (
+                np.concatenate([np.ravel(x) for x in updated_by(kind, l, gradient_of(obj, p), obj)]) for p in (before, point)
+            )
+            if closed(kind, l, name, model, obj.depth):
+                assert np.linalg.norm(now) <= 1e-8 * np.linalg.norm(old) + 1e-9 * max(1.0, loss), where
+            elif np.linalg.norm(old) > 1e-3 * loss > 1e-6:
+                assert float(new) < loss, where
+            loss = float(new)
+
+
+def test_orders_that_are_not_known():
+    obj, _ = random_case("second", "sapm", 0)
+    for order, shared in (((("a-relu", 1),), False), ((("S", 3),), False), (None, True)):
+        with pytest.raises(ValueError, match=r"blocks are W, b, Wb, d, S, a, at layers|shared=True is for value terms"):
+            alternating(obj, (2, 3, 3, 1), "sin", order, shared=shared)
