@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import cho_factor, cho_solve
+from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from sapm import lstsq
 from sapm.jet import Jet, lift
 from sapm.network import Dense, Network, Stack
-from sapm.objective import Objective, Point, defects, held, norms, omega, penalty, target, weigh
+from sapm.objective import Objective, Point, defects, held, omega, target
 from sapm.spread import Curve, lengths
 from sapm.term import Term
 
@@ -28,18 +29,41 @@ ARMIJO, TRIALS, OUTPUT_STEPS = 1e-4, 14, 3  # of the line searches; Gauss-Newton
 BLOCKS = ("W", "b", "Wb", "d", "S", "a")  # d: tangents (at the top the whole output jet), S: second-order channels, a: values
 
 
-def shares(obj: Objective, i: int, network: Network, u: Stack, t: Array, curve: Curve | None) -> Float[Array, " n"]:
-    """The loss of each sample of term i, before κ_n; t and curve are its `lengths`."""
-    term = obj.terms[i]
-    value, channel = held(obj, i, omega(obj, _squares(network)), t, curve)
-    found = jnp.sum(term.residual(u[obj.depth]) ** 2, -1) if term.is_pde else jnp.zeros(len(term.y))
-    for l, r in enumerate(defects(term, network, u).layers()):
-        found += value[l] * jnp.sum(r.value**2, -1) + jnp.sum(channel[l] * r.tangents**2, (-2, -1))
-    return found
+class Sizes(eqx.Module):
+    """Of a term, by layer and sample: squared norms of the value defects and of each channel's; its `lengths`."""
+
+    v: Float[Array, "L n"]
+    e: Float[Array, "L n k"]
+    t: Float[Array, "L n"]
+    curve: Curve | None
+
+    def at(self, l: int, r: Jet) -> Sizes:
+        """With the defects of layer l."""
+        v, e = jnp.sum(r.value**2, -1), jnp.sum(r.tangents**2, -1)
+        return replace(self, v=self.v.at[l - 1].set(v), e=self.e.at[l - 1].set(e))
+
+
+def measure(obj: Objective, i: int, network: Network, u: Stack) -> Sizes:
+    rs = defects(obj.terms[i], network, u)
+    v, e = rs.map(lambda r: (jnp.sum(r.value**2, -1), jnp.sum(r.tangents**2, -1))).rows()
+    return Sizes(v, e, *lengths(obj.terms[i], network, u))
+
+
+def shares(obj: Objective, i: int, s: Float[Array, " L"], sizes: Sizes) -> Float[Array, " n"]:
+    """The loss of each sample of term i, before κ_n and without its output's misfit."""
+    value, channel = held(obj, i, omega(obj, s), sizes.t, sizes.curve)
+    channel = channel[..., 0] if channel.ndim > 1 else channel[:, None, None]
+    return jnp.sum(value * sizes.v, 0) + jnp.sum(channel * sizes.e, (0, 2))
 
 
 def _squares(network: Network) -> Float[Array, " L"]:
     return network.stack.map(lambda layer: jnp.sum(layer.W**2)).rows()
+
+
+def _defect(obj: Objective, term: Term, network: Network, u: Stack, l: int, layer: Dense | None = None) -> Jet:
+    """r_l, perhaps with another layer."""
+    z = term.x if l == 1 else lift(network.sigma, u[l - 1])
+    return jax.tree.map(jnp.subtract, (layer or network.stack[l])(z), target(term, u[l], l == obj.depth))
 
 
 def search(cost: Callable[[Array], Array], x: Array, step: Array, slope: Array) -> Array:
@@ -68,33 +92,40 @@ def search(cost: Callable[[Array], Array], x: Array, step: Array, slope: Array) 
 
 def update_layer(obj: Objective, point: Point, l: int, block: str) -> Point:
     """W_l, b_l, or both ("Wb")."""
-    network, layer = point.network, point.network.stack[l]
-    total, w = [], omega(obj, _squares(network))
-    for i, (term, u) in enumerate(zip(obj.terms, point.aux, strict=True)):
-        value, channel = held(obj, i, w, *lengths(term, network, u))
-        z = term.x if l == 1 else lift(network.sigma, u[l - 1])
-        kappa = jnp.broadcast_to(term.weight, len(term.y))
-        none = jnp.zeros((len(term.y), len(layer.b)))
-        total.append(lstsq.rows(z.value, none, kappa * value[l - 1], bias=True))
-        if term.is_pde:
-            each = jnp.broadcast_to(kappa[:, None, None] * channel[l - 1], (*z.tangents.shape[:2], 1))
-            flat = z.tangents.reshape(-1, z.tangents.shape[-1])
-            total.append(lstsq.rows(flat, jnp.zeros((len(flat), len(layer.b))), each.ravel(), room=True))
-    gram = sum(total[1:], total[0]).gram
-    found = norms(obj, point, [defects(term, network, u) for term, u in zip(obj.terms, point.aux, strict=True)])
-    ridge = jax.grad(lambda s: weigh(obj, replace(found, s=s)))(found.s)[l - 1]
+    network, layer, s = point.network, point.network.stack[l], _squares(point.network)
+    sizes = [measure(obj, i, network, u) for i, u in enumerate(point.aux)]
+    kappa = [jnp.broadcast_to(term.weight, len(term.y)) for term in obj.terms]
+
+    def loss(s, sizes) -> Float[Array, ""]:
+        """Up to the outputs' misfits, which no layer changes."""
+        found = sum((k @ shares(obj, i, s, size) for i, (k, size) in enumerate(zip(kappa, sizes, strict=True))), jnp.zeros(()))
+        return found if obj.l2 is None else found + obj.l2 * jnp.sum(s)
 
     def cost(x) -> Float[Array, ""]:
         new = Dense(x[:-1].T, x[-1])
-        return penalty(obj, replace(point, network=replace(network, stack=network.stack.set(l, new))))
+        changed, there = [], replace(network, stack=network.stack.set(l, new))
+        for term, u, size in zip(obj.terms, point.aux, sizes, strict=True):
+            size = size.at(l, _defect(obj, term, network, u, l, new))
+            changed.append(size if size.curve is None else replace(size, curve=lengths(term, there, u)[1]))
+        return loss(s.at[l - 1].set(jnp.sum(new.W**2)), changed)
 
-    current = jnp.concatenate([layer.W.T, layer.b[None]])
-    gradient, size = jax.grad(cost)(current), len(current)
-    step, ridges = jnp.zeros_like(current), jnp.where(jnp.arange(size) < size - 1, ridge, 0.0)
-    moving = {"W": slice(0, size - 1), "b": slice(size - 1, size), "Wb": slice(0, size)}[block]
-    right = 0.5 * gradient[moving]
-    step = step.at[moving].set(lstsq.step(lstsq.Normal(gram[moving, moving], right), ridges[moving], jnp.zeros_like(right)))
-    x = search(cost, current, step, jnp.sum(gradient * step))
+    normals = []
+    for i, (term, u, size) in enumerate(zip(obj.terms, point.aux, sizes, strict=True)):
+        value, channel = held(obj, i, omega(obj, s), size.t, size.curve)
+        z = term.x if l == 1 else lift(network.sigma, u[l - 1])
+        normals.append(lstsq.rows(z.value, jnp.zeros((len(z.value), 1)), kappa[i] * value[l - 1], bias=True))
+        if term.is_pde:
+            each = jnp.broadcast_to(kappa[i][:, None, None] * channel[l - 1], (*z.tangents.shape[:2], 1))
+            flat = z.tangents.reshape(-1, z.tangents.shape[-1])
+            normals.append(lstsq.rows(flat, jnp.zeros((len(flat), 1)), each.ravel(), room=True))
+    gram, current = sum(normals[1:], normals[0]).gram, jnp.concatenate([layer.W.T, layer.b[None]])
+    ridge, last = jax.grad(loss)(s, sizes)[l - 1], len(current) - 1
+    ridges = jnp.where(jnp.arange(last + 1) < last, ridge, 0.0)
+    moving = {"W": slice(0, last), "b": slice(last, last + 1), "Wb": slice(0, last + 1)}[block]
+    gradient = jax.grad(cost)(current)[moving]
+    step = lstsq.step(lstsq.Normal(gram[moving, moving], 0.5 * gradient), ridges[moving], jnp.zeros_like(gradient))
+    x = search(lambda part: cost(current.at[moving].set(part)), current[moving], step, jnp.sum(gradient * step))
+    x = current.at[moving].set(x)
     return replace(point, network=replace(network, stack=network.stack.set(l, Dense(x[:-1].T, x[-1]))))
 
 
@@ -118,34 +149,6 @@ def _put(u: Jet, part: str, x: Float[Array, "n m"]) -> Jet:
     return replace(u, tangents=u.tangents.at[:, where].set(x.reshape(u.tangents[:, where].shape)))
 
 
-def _rows(obj: Objective, term: Term, network: Network, aux: Stack, l: int, weights: tuple) -> Float[Array, "n r"]:
-    """The square roots of what u_l adds to the loss, the weights held: defects of layers l and l+1, and the output's misfit."""
-    value, channel = weights
-    found = [term.residual(aux[l])] if l == obj.depth and term.is_pde else []
-    for m in range(l, min(l + 1, obj.depth) + 1):
-        z = term.x if m == 1 else lift(network.sigma, aux[m - 1])
-        r = jax.tree.map(jnp.subtract, network.stack[m](z), target(term, aux[m], m == obj.depth))
-        found += [jnp.sqrt(value[m - 1])[:, None] * r.value, (jnp.sqrt(channel[m - 1]) * r.tangents).reshape(len(r.value), -1)]
-    return jnp.concatenate(found, axis=1)
-
-
-def _ridge(obj: Objective, i: int, network: Network, u: Stack, l: int, part: str, made: tuple) -> Float[Array, " n"]:
-    """How much the weights of a sample's defects grow with ‖d_l‖² or ‖S_l‖²: derivatives of its loss, the defects held."""
-    if part not in ("d", "S"):
-        return jnp.zeros(len(obj.terms[i].y))
-    w, rs = omega(obj, _squares(network)), defects(obj.terms[i], network, u).layers()
-
-    def cost(t, curve) -> Float[Array, ""]:
-        value, channel = held(obj, i, w, t, curve)
-        squared = lambda m, r: value[m] @ jnp.sum(r.value**2, -1) + jnp.sum(channel[m] * r.tangents**2)  # noqa: E731
-        return sum((squared(m, r) for m, r in enumerate(rs)), jnp.zeros(()))
-
-    t, curve = jax.grad(cost, argnums=(0, 1))(*made)
-    if part == "S":
-        return curve.q[l - 1]
-    return t[l - 1] if curve is None else t[l - 1] + curve.p[l - 1]
-
-
 def update_jets(obj: Objective, point: Point, l: int, part: str) -> Point:
     """One Gauss-Newton step for a part of u_l, each sample with a step length of its own."""
     network, aux = point.network, list(point.aux)
@@ -158,34 +161,56 @@ def update_jets(obj: Objective, point: Point, l: int, part: str) -> Point:
 
 
 def _moved(obj: Objective, i: int, network: Network, aux: Stack, l: int, part: str) -> Stack:
-    term, u = obj.terms[i], aux[l]
-    made = lengths(term, network, aux)
-    weights = held(obj, i, omega(obj, _squares(network)), *made)
-    ahead = network.preactivations(term.x)[l].tangents[:, : u.first]
+    term, u, s, top = obj.terms[i], aux[l], _squares(network), l == obj.depth
+    sizes, k = measure(obj, i, network, aux), u.first
+    ahead = network.preactivations(term.x)[l].tangents[:, :k] if sizes.curve is not None else 0.0
+    value, channel = held(obj, i, omega(obj, s), sizes.t, sizes.curve)
 
-    def changed(x) -> Stack:
-        return aux.set(l, _put(u, part, x))
+    def touched(x) -> tuple[Jet, list[tuple[int, Jet]], Array]:
+        """The new jet, the defects it touches, the residual of the output if that is it."""
+        new = _put(u, part, x)
+        layers = [m for m in (l, l + 1) if m <= obj.depth]
+        found = [(m, _defect(obj, term, network, aux.set(l, new), m)) for m in layers]
+        return new, found, term.residual(new) if top and term.is_pde else jnp.zeros((len(x), 0))
 
     def cost(x) -> Float[Array, " n"]:
-        new, (t, curve) = _put(u, part, x), made
-        if part == "d":
-            t = t.at[l - 1].set(jnp.sum(new.tangents[:, : u.first] ** 2, (-2, -1)))
-            if curve is not None:
-                curve = Curve(curve.q, curve.p.at[l - 1].set(jnp.sum((new.tangents[:, : u.first] + ahead) ** 2, (-2, -1))))
-        elif part == "S" and curve is not None:
-            curve = Curve(curve.q.at[l - 1].set(jnp.sum(new.tangents[:, u.first :] ** 2, (-2, -1))), curve.p)
-        return shares(obj, i, network, changed(x), t, curve)
+        (new, found, misfit), size = touched(x), sizes
+        for m, r in found:
+            size = size.at(m, r)
+        row = lambda old, d: old.at[l - 1].set(jnp.sum(d**2, (-2, -1)))  # noqa: E731
+        curve = size.curve
+        if curve is not None:
+            curve = Curve(row(curve.q, new.tangents[:, k:]), row(curve.p, new.tangents[:, :k] + ahead))
+        size = replace(size, t=row(size.t, new.tangents[:, :k]), curve=curve)
+        return shares(obj, i, s, size) + jnp.sum(misfit**2, -1)
+
+    def rows(x) -> Float[Array, "n r"]:
+        """The square roots of what the jet adds to the loss, the weights held."""
+        _, found, misfit = touched(x)
+        flat = lambda a: a.reshape(len(x), -1)  # noqa: E731
+        values = [jnp.sqrt(value[m - 1])[:, None] * r.value for m, r in found]
+        channels = [flat(jnp.sqrt(channel[m - 1]) * r.tangents) for m, r in found]
+        return jnp.concatenate([misfit, *values, *channels], axis=1)
 
     x = _take(u, part)
-    gradient = jax.grad(lambda x: jnp.sum(cost(x)))(x)
-    rows = lambda x: _rows(obj, term, network, changed(x), l, weights)  # noqa: E731
+    gradient, eye = jax.grad(lambda x: jnp.sum(cost(x)))(x), jnp.eye(x.shape[1])
     along = lambda e: jax.jvp(rows, (x,), (jnp.broadcast_to(e, x.shape),))[1]  # noqa: E731
-    J = jax.vmap(along)(jnp.eye(x.shape[1]))  # (entries, n, rows): the samples do not see each other
-    H = jnp.einsum("inr,jnr->nij", J, J) + _ridge(obj, i, network, aux, l, part, made)[:, None, None] * jnp.eye(x.shape[1])
+    J = jax.vmap(along)(eye)  # (entries, n, rows): the samples do not see each other
+    H = jnp.einsum("inr,jnr->nij", J, J) + _ridge(obj, i, s, sizes, l, part)[:, None, None] * eye
     largest = jnp.max(jnp.einsum("nii->ni", H), axis=1)[:, None, None]
-    H += (8 * (x.shape[1] + 1) * lstsq.EPS * largest + lstsq.TINY) * jnp.eye(x.shape[1])
-    step = -0.5 * cho_solve(cho_factor(H, lower=True), gradient[..., None])[..., 0]
-    return changed(search(cost, x, step, jnp.sum(gradient * step, -1)))
+    H += (8 * (x.shape[1] + 1) * lstsq.EPS * largest + lstsq.TINY) * eye
+    step = -0.5 * cho_solve((jnp.linalg.cholesky(H), True), gradient[..., None])[..., 0]
+    return aux.set(l, _put(u, part, search(cost, x, step, jnp.sum(gradient * step, -1))))
+
+
+def _ridge(obj: Objective, i: int, s: Float[Array, " L"], sizes: Sizes, l: int, part: str) -> Float[Array, " n"]:
+    """How much the weights of a sample's defects grow with ‖d_l‖² or ‖S_l‖²: derivatives of its loss, the defects held."""
+    if part not in ("d", "S"):
+        return jnp.zeros(len(obj.terms[i].y))
+    by = jax.grad(lambda sizes: jnp.sum(shares(obj, i, s, sizes)))(sizes)
+    if by.curve is None:
+        return by.t[l - 1]
+    return by.curve.q[l - 1] if part == "S" else by.t[l - 1] + by.curve.p[l - 1]
 
 
 def update(obj: Objective, point: Point, l: int, block: str) -> Point:

@@ -58,7 +58,7 @@ def test_solved_as_it_is_typed(make):
     result = sapm.solve(make(), **TINY, max_iter=40)
     row, text = result.table[0], " ".join(str(result.summary()).split())
     assert row["solution_error"] < 1e-5 and row["loss"] == row["mean_squared_loss"] and row["test_residual"] < 1e-3
-    assert result.config["model"] == "sapm" and "on the true loss (SAPM separates first-order linear equations only" in text
+    assert result.config["model"] == "sapm" and "Gauss-Newton: on the true loss; " in text
     assert result.certificate.holds and result.certificate.bound == 1 and np.all(result.history["bound_ratio"] == 1)
     u, x = result.best, result.samples.test["x"]
     with jax.enable_x64(True):

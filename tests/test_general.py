@@ -97,11 +97,16 @@ def closed(kind: str, l: int, name: str, model: str, depth: int) -> bool:
     return kind in ("W", "b") and (not second or model == "pm")
 
 
-@pytest.mark.parametrize(("name", "model"), [*((name, "sapm") for name in TERMS), ("laplace", "pm")])
-def test_blocks_never_raise_the_loss_and_closed_forms_are_stationary(name, model):
-    obj, _ = random_case(name, model, 0)
+DEEP = [pytest.param(name, "sapm", (2, 3, 3, 1), marks=pytest.mark.slow) for name in TERMS]
+FLAT = [("second", "sapm", (2, 3, 1)), ("nonlinear", "sapm", (2, 3, 1))]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "widths"), [*FLAT, *DEEP, pytest.param("laplace", "pm", (2, 4, 3, 1), marks=pytest.mark.slow)]
+)
+def test_blocks_never_raise_the_loss_and_closed_forms_are_stationary(name, model, widths):
     for seed, noise in ((0, 0.1), (1, 1.0), (2, 0.0)):
-        obj, point = random_case(name, model, seed, noise=noise)
+        obj, point = random_case(name, model, seed, widths, noise=noise)
         point = type(point)(point.network.unstacked(), tuple(type(a).of(a.layers(), (1, 0)) for a in point.aux))
         loss = float(both(obj, point)[0])
         for kind, l in general_order(obj.depth, name != "reaction"):
