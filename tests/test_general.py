@@ -11,11 +11,13 @@ from general import TERMS, random_case, slow_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sapm
 from sapm.jet import ACTIVATIONS, relu
 from sapm.methods.alternating import alternating, general_order
 from sapm.objective import bound, certificate, mean_square, penalty
 from sapm.spread import steepness
 from sapm.sweeps import update
+from sapm.textbook import PROBLEMS
 
 SMOOTH = [name for name in ACTIVATIONS if name != "relu"]
 both = jax.jit(lambda obj, point: (penalty(obj, point), mean_square(point.network, obj.terms)))
@@ -128,3 +130,40 @@ def test_orders_that_are_not_known():
     for order, shared in (((("a-relu", 1),), False), ((("S", 3),), False), (None, True)):
         with pytest.raises(ValueError, match=r"blocks are W, b, Wb, d, S, a, at layers|shared=True is for value terms"):
             alternating(obj, (2, 3, 3, 1), "sin", order, shared=shared)
+
+
+# ---------------------------------------------------------------- runs
+
+
+RUNS = [
+    (name, model, method)
+    for name in ("poisson_2d", "nonlinear_poisson")
+    for model in ("sapm", "pm")
+    for method in ("alternating", "gauss-newton", "lbfgs")
+]
+BY_DEFAULT = [("poisson_2d", "sapm", "gauss-newton"), ("nonlinear_poisson", "sapm", "alternating")]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "method"), [run if run in BY_DEFAULT else pytest.param(*run, marks=pytest.mark.slow) for run in RUNS]
+)
+def test_textbook_problems_by_separated_layers(name, model, method):
+    """The loss falls and never rises; the certificate holds at the end, and along the run where there is a constant."""
+    size = {"depth": 2, "width": 5, "points": 20, "boundary_points": 12, "test_points": 10, "seeds": 1, "max_iter": 5}
+    result = sapm.solve(PROBLEMS[name].make(), **size, model=model, method=method, progress=False)
+    loss, found = result.history["loss"][0], result.certificate
+    assert np.all(np.diff(loss) <= 1e-12 * loss[:-1]) and loss[-1] < 0.9 * loss[0]
+    assert result.config["model"] == model and np.any(loss != result.history["mean_squared_loss"][0])
+    if model == "pm":
+        assert found.holds is None and "PM" in found.reason
+        return
+    assert found.holds and found.bound > 1 and found.reason.startswith("Theorem 5 holds")
+    ratio = result.history["bound_ratio"][0]
+    assert np.all(np.isnan(ratio)) if name == "nonlinear_poisson" else np.all(ratio <= 1)
+
+
+@pytest.mark.slow
+def test_gauss_newton_solves_poisson_on_the_sapm_loss():
+    size = {"depth": 3, "width": 10, "points": 100, "boundary_points": 60, "seeds": 1, "max_iter": 40}
+    result = sapm.solve(PROBLEMS["poisson_2d"].make(), **size, method="gauss-newton", progress=False)
+    assert result.table[0]["solution_error"] < 1e-4 and np.all(result.history["bound_ratio"] <= 1)
