@@ -75,10 +75,11 @@ def tangent_spread(curve: Curve) -> Float[Array, "L n"]:
 def steepness(terms: Sequence[Term], network: Network, aux: Sequence[Stack]) -> float | None:
     """A Lipschitz constant of the nonlinear residuals on the output jets of a point; None if there are none."""
     pairs = [(term, u.tail[-1]) for term, u in zip(terms, aux, strict=True) if term.function is not None]
-    return max((_steepness(term, network(term.x), u) for term, u in pairs), default=None)
+    return max((float(_steepness(term, network(term.x), u)) for term, u in pairs), default=None)
 
 
-def _steepness(term: Term, exact: Jet, free: Jet) -> float:
+@jax.jit
+def _steepness(term: Term, exact: Jet, free: Jet) -> Float[Array, ""]:
     """Of one residual, on the output jets of the forward pass and the free ones.
 
     The largest quotient of differences, sample by sample, and no less than the norm of the gradient at the free jet.
@@ -89,7 +90,7 @@ def _steepness(term: Term, exact: Jet, free: Jet) -> float:
     far = jnp.linalg.norm(flat(exact) - flat(free), axis=1)
     known = far > 1e-12 * jnp.linalg.norm(flat(free), axis=1)  # below, rounding would be divided by rounding
     found = jnp.where(known, jnp.abs(f - g)[:, 0] / jnp.where(known, far, 1.0), 0.0)
-    return float(jnp.max(jnp.maximum(found, jnp.linalg.norm(flat(slope), axis=1))))
+    return jnp.max(jnp.maximum(found, jnp.linalg.norm(flat(slope), axis=1)))
 
 
 def constant(term: Term, sigma: Activation, alpha: np.ndarray, beta: np.ndarray, steep: float | None) -> float:

@@ -66,24 +66,20 @@ def _defect(obj: Objective, term: Term, network: Network, u: Stack, l: int, laye
     return jax.tree.map(jnp.subtract, (layer or network.stack[l])(z), target(term, u[l], l == obj.depth))
 
 
-def search(cost: Callable[[Array], Array], x: Array, step: Array, slope: Array) -> Array:
+def search(cost: Callable[[Array], Array], x: Array, before: Array, step: Array, slope: Array) -> Array:
     """x + h step with the first h of 1, 1/2, 1/4, … that lowers the cost by at least ARMIJO h |slope|; x if none does.
 
-    The cost is one number, or (n,) for the rows of x apart; `slope` is the derivative along the step, -∞ < slope ≤ 0.
+    `before` is the cost at x: one number, or (n,) for the rows of x apart; `slope` is the derivative along the step.
     """
-    before = cost(x)
     wide = lambda h: h.reshape(h.shape + (1,) * (x.ndim - h.ndim))  # noqa: E731
 
-    def lower(h):
-        return cost(x + wide(h) * step) <= before + ARMIJO * h * slope
-
-    def halve(kept):
+    def attempt(kept):
         k, h, good = kept
         h = jnp.where(good, h, h / 2)
-        return k + 1, h, good | lower(h)
+        return k + 1, h, good | (cost(x + wide(h) * step) <= before + ARMIJO * h * slope)
 
-    one = jnp.ones_like(before)
-    _, h, good = lax.while_loop(lambda kept: (kept[0] < TRIALS) & ~jnp.all(kept[2]), halve, (0, one, lower(one)))
+    going = lambda kept: (kept[0] < TRIALS) & ~jnp.all(kept[2])  # noqa: E731
+    _, h, good = lax.while_loop(going, attempt, (0, 2 * jnp.ones_like(before), jnp.zeros_like(before, bool)))
     return jnp.where(wide(good), x + wide(h) * step, x)
 
 
@@ -122,10 +118,10 @@ def update_layer(obj: Objective, point: Point, l: int, block: str) -> Point:
     ridge, last = jax.grad(loss)(s, sizes)[l - 1], len(current) - 1
     ridges = jnp.where(jnp.arange(last + 1) < last, ridge, 0.0)
     moving = {"W": slice(0, last), "b": slice(last, last + 1), "Wb": slice(0, last + 1)}[block]
-    gradient = jax.grad(cost)(current)[moving]
+    part = lambda x: cost(current.at[moving].set(x))  # noqa: E731
+    before, gradient = jax.value_and_grad(part)(current[moving])
     step = lstsq.step(lstsq.Normal(gram[moving, moving], 0.5 * gradient), ridges[moving], jnp.zeros_like(gradient))
-    x = search(lambda part: cost(current.at[moving].set(part)), current[moving], step, jnp.sum(gradient * step))
-    x = current.at[moving].set(x)
+    x = current.at[moving].set(search(part, current[moving], before, step, jnp.sum(gradient * step)))
     return replace(point, network=replace(network, stack=network.stack.set(l, Dense(x[:-1].T, x[-1]))))
 
 
@@ -154,9 +150,8 @@ def update_jets(obj: Objective, point: Point, l: int, part: str) -> Point:
     network, aux = point.network, list(point.aux)
     for i, term in enumerate(obj.terms):
         if _take(aux[i][l], part).size:
-            many = part == "u" and term.function is not None
-            for _ in range(OUTPUT_STEPS if many else 1):
-                aux[i] = _moved(obj, i, network, aux[i], l, part)
+            many = OUTPUT_STEPS if part == "u" and term.function is not None else 1
+            aux[i] = lax.fori_loop(0, many, lambda _, u, i=i: _moved(obj, i, network, u, l, part), aux[i])
     return Point(network, tuple(aux))
 
 
@@ -193,14 +188,15 @@ def _moved(obj: Objective, i: int, network: Network, aux: Stack, l: int, part: s
         return jnp.concatenate([misfit, *values, *channels], axis=1)
 
     x = _take(u, part)
-    gradient, eye = jax.grad(lambda x: jnp.sum(cost(x)))(x), jnp.eye(x.shape[1])
+    (before, back), eye = jax.vjp(cost, x), jnp.eye(x.shape[1])
+    gradient = back(jnp.ones_like(before))[0]
     along = lambda e: jax.jvp(rows, (x,), (jnp.broadcast_to(e, x.shape),))[1]  # noqa: E731
     J = jax.vmap(along)(eye)  # (entries, n, rows): the samples do not see each other
     H = jnp.einsum("inr,jnr->nij", J, J) + _ridge(obj, i, s, sizes, l, part)[:, None, None] * eye
     largest = jnp.max(jnp.einsum("nii->ni", H), axis=1)[:, None, None]
     H += (8 * (x.shape[1] + 1) * lstsq.EPS * largest + lstsq.TINY) * eye
     step = -0.5 * cho_solve((jnp.linalg.cholesky(H), True), gradient[..., None])[..., 0]
-    return aux.set(l, _put(u, part, search(cost, x, step, jnp.sum(gradient * step, -1))))
+    return aux.set(l, _put(u, part, search(cost, x, before, step, jnp.sum(gradient * step, -1))))
 
 
 def _ridge(obj: Objective, i: int, s: Float[Array, " L"], sizes: Sizes, l: int, part: str) -> Float[Array, " n"]:

@@ -23,8 +23,7 @@ SMOOTH = [name for name in ACTIVATIONS if name != "relu"]
 both = jax.jit(lambda obj, point: (penalty(obj, point), mean_square(point.network, obj.terms)))
 
 
-@pytest.mark.parametrize("name", TERMS)
-@pytest.mark.parametrize("model", ["pm", "sapm"])
+@pytest.mark.parametrize(("name", "model"), [*((name, "sapm") for name in TERMS), ("second", "pm")])
 def test_loss_against_loops(name, model):
     for seed, noise in ((0, 0.5), (1, 3.0)):
         obj, point = random_case(name, model, seed, noise=noise)
@@ -42,15 +41,20 @@ def test_the_constants_of_the_second_derivative(sigma):
     assert float(jnp.max(jnp.abs(curve(x)))) == pytest.approx(act.slope_lipschitz, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", TERMS)
-@settings(max_examples=24)
+FEW = {"reaction": ["tanh"], "second": ["sin", "sigmoid"], "laplace": ["softplus"], "nonlinear": ["tanh"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "sigma"),
+    [(n, s) if s in FEW[n] else pytest.param(n, s, marks=pytest.mark.slow) for n in TERMS for s in SMOOTH],
+)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 2**31),
-    sigma=st.sampled_from(SMOOTH),
     noise=st.sampled_from([0.0, 1e-6, 1e-3, 0.1, 1.0, 10.0]),
     scale=st.sampled_from([0.3, 1.0, 3.0]),
 )
-def test_theorem_5_at_random_points(name, seed, sigma, noise, scale):
+def test_theorem_5_at_random_points(name, sigma, seed, noise, scale):
     """Near to and far from the forward pass, where both losses are equal."""
     obj, point = random_case(name, "sapm", seed, sigma=sigma, noise=noise, scale=scale)
     loss, true = both(obj, point)
@@ -141,7 +145,7 @@ RUNS = [
     for model in ("sapm", "pm")
     for method in ("alternating", "gauss-newton", "lbfgs")
 ]
-BY_DEFAULT = [("poisson_2d", "sapm", "gauss-newton"), ("nonlinear_poisson", "sapm", "alternating")]
+BY_DEFAULT = [("poisson_2d", "sapm", "alternating")]
 
 
 @pytest.mark.parametrize(
