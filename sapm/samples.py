@@ -167,10 +167,20 @@ def _suited(samples: Samples) -> Scaling:
     strengths = [strength(term, spread) for term in samples.terms]
     size = 0.0
     for term, rows, by in zip(samples.terms, counted, strengths, strict=True):
-        size = max(size, np.sqrt(np.mean(np.asarray(term.y)[rows] ** 2) / by))
+        data = _given(term)[rows]
+        size = max(size, np.sqrt(np.mean(data**2) / by) if np.all(np.isfinite(data)) else 0.0)
     stiffness = strengths[0] / np.clip(strengths[0], *USUAL)
     fits = 1e-100 < size < 1e100
     return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness))
+
+
+@float64
+def _given(term: Term) -> np.ndarray:
+    """What the term is where u = 0: its data, up to their sign."""
+    if term.function is None:
+        return np.asarray(term.y)
+    zero = replace(term.x, value=jnp.zeros_like(term.y), tangents=jnp.zeros((*term.x.tangents.shape[:2], 1)))
+    return np.asarray(term.residual(zero))
 
 
 @float64

@@ -128,7 +128,8 @@ def weighted_defects(method, weights_at):
     return vector
 
 
-LIFTED = [*((name, "sapm") for name in (*CASES, *GENERAL)), ("two outputs", "pm"), ("transport", "pm"), ("second order", "pm")]
+LIFTED = [*((name, "sapm") for name in (*CASES, "second order")), ("two outputs", "pm"), ("transport", "pm")]
+LIFTED += [pytest.param(*case, marks=pytest.mark.slow) for case in (("nonlinear", "sapm"), ("second order", "pm"))]
 
 
 @pytest.mark.parametrize(("name", "model"), LIFTED)

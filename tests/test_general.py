@@ -103,16 +103,16 @@ def closed(kind: str, l: int, name: str, model: str, depth: int) -> bool:
     return kind in ("W", "b") and (not second or model == "pm")
 
 
-DEEP = [pytest.param(name, "sapm", (2, 3, 3, 1), marks=pytest.mark.slow) for name in TERMS]
-FLAT = [("second", "sapm", (2, 3, 1)), ("nonlinear", "sapm", (2, 3, 1))]
+DEEP = [*((name, "sapm", (2, 3, 3, 1)) for name in TERMS), ("laplace", "pm", (2, 4, 3, 1)), ("second", "sapm", (2, 3, 1))]
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "widths"), [*FLAT, *DEEP, pytest.param("laplace", "pm", (2, 4, 3, 1), marks=pytest.mark.slow)]
+    ("name", "model", "widths"),
+    [("nonlinear", "sapm", (2, 3, 1)), *(pytest.param(*case, marks=pytest.mark.slow) for case in DEEP)],
 )
 def test_blocks_never_raise_the_loss_and_closed_forms_are_stationary(name, model, widths):
     for seed, noise in ((0, 0.1), (1, 1.0), (2, 0.0)):
-        obj, point = random_case(name, model, seed, widths, noise=noise)
+        obj, point = random_case(name, model, seed, widths, "tanh", noise)
         point = type(point)(point.network.unstacked(), tuple(type(a).of(a.layers(), (1, 0)) for a in point.aux))
         loss = float(both(obj, point)[0])
         for kind, l in general_order(obj.depth, name != "reaction"):
@@ -154,7 +154,7 @@ BY_DEFAULT = [("poisson_2d", "sapm", "alternating")]
 def test_textbook_problems_by_separated_layers(name, model, method):
     """The loss falls and never rises; the certificate holds at the end, and along the run where there is a constant."""
     size = {"depth": 2, "width": 5, "points": 20, "boundary_points": 12, "test_points": 10, "seeds": 1, "max_iter": 5}
-    result = sapm.solve(PROBLEMS[name].make(), **size, model=model, method=method, progress=False)
+    result = sapm.solve(PROBLEMS[name].make(), **size, activation="tanh", model=model, method=method, progress=False)
     loss, found = result.history["loss"][0], result.certificate
     assert np.all(np.diff(loss) <= 1e-12 * loss[:-1]) and loss[-1] < 0.9 * loss[0]
     assert result.config["model"] == model and np.any(loss != result.history["mean_squared_loss"][0])
@@ -164,6 +164,11 @@ def test_textbook_problems_by_separated_layers(name, model, method):
     assert found.holds and found.bound > 1 and found.reason.startswith("Theorem 5 holds")
     ratio = result.history["bound_ratio"][0]
     assert np.all(np.isnan(ratio)) if name == "nonlinear_poisson" else np.all(ratio <= 1)
+
+
+def test_units_of_a_nonlinear_problem():
+    """Its right side is what the residual is at u = 0; the data at the boundary are the rounding of sin π."""
+    assert 0.1 < PROBLEMS["nonlinear_poisson"].make().samples(30, 12, 0).scaling.size < 10
 
 
 @pytest.mark.slow
