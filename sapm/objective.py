@@ -334,7 +334,7 @@ class Certificate:
 ROUNDING = 1e-9  # a bound may be exceeded by this fraction, and by (1e-12)² of the size of the labels, before it is broken
 
 
-def _constants(obj: Objective, sigma: Activation, i: int, steep: float | None) -> tuple[float, float]:
+def _constants(obj: Objective, sigma: Activation, i: int, steep: float | None = None) -> tuple[float, float]:
     """The proven constant of term i (docs/method.md), and the paper's printed factor C before L or d L(L+1)."""
     L, term = obj.depth, obj.terms[i]
     beta, alpha = np.asarray(obj.beta[i])[:-1], np.asarray(obj.alpha[i])

@@ -176,3 +176,14 @@ def test_gauss_newton_solves_poisson_on_the_sapm_loss():
     size = {"depth": 3, "width": 10, "points": 100, "boundary_points": 60, "seeds": 1, "max_iter": 40}
     result = sapm.solve(PROBLEMS["poisson_2d"].make(), **size, method="gauss-newton", progress=False)
     assert result.table[0]["solution_error"] < 1e-4 and np.all(result.history["bound_ratio"] <= 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["alternating", "gauss-newton"])
+def test_runs_go_on_bit_for_bit(method, tmp_path):
+    size = {"depth": 2, "width": 4, "points": 12, "boundary_points": 8, "test_points": 5, "seeds": 2, "method": method}
+    problem = PROBLEMS["nonlinear_poisson"].make()
+    whole = sapm.solve(problem, **size, max_iter=4, progress=False)
+    sapm.solve(problem, **size, max_iter=2, progress=False).save(tmp_path / "a.sapm")
+    resumed = sapm.resume(tmp_path / "a.sapm", max_iter=4, problem=problem, progress=False)
+    assert np.array_equal(resumed.history["loss"], whole.history["loss"]) and resumed.certificate == whole.certificate
