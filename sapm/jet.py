@@ -45,13 +45,19 @@ class Jet(eqx.Module):
     tangents: Float[Array, "n k m"]
     forms: tuple[tuple[int, ...], ...] = eqx.field(static=True, default=())
 
+    @property
+    def first(self) -> int:
+        """How many of the channels are tangents; the others are of second order."""
+        return len(self.forms[0]) if self.forms else self.tangents.shape[-2]
+
 
 @dataclass(frozen=True)
 class Activation:
     """An activation σ with what the blocks and the theorems need of it.
 
     `pair(x)` gives (σ(x), σ'(x)) in one evaluation and `curve(x, σ, σ')` gives σ''(x) from them.
-    The constants are |σ(x)-σ(y)| ≤ lipschitz |x-y|, |σ'| ≤ slope and |σ'(x)-σ'(y)| ≤ slope_lipschitz |x-y|;
+    The constants are |σ(x)-σ(y)| ≤ lipschitz |x-y|, |σ'| ≤ slope, |σ'(x)-σ'(y)| ≤ slope_lipschitz |x-y| and
+    |σ''(x)-σ''(y)| ≤ curve_lipschitz |x-y|;
     None where there is none or it is unknown: such an activation trains, but gets no certificate that needs it.
     """
 
@@ -61,6 +67,7 @@ class Activation:
     lipschitz: float | None = None
     slope: float | None = None
     slope_lipschitz: float | None = None
+    curve_lipschitz: float | None = None
     source: Callable | None = None  # the function it was made from, if a user gave one
 
     def __reduce__(self):
@@ -78,7 +85,7 @@ def lift(sigma: Activation, jet: Jet) -> Jet:
     value, slope = sigma.pair(jet.value)
     tangents = slope[:, None, :] * jet.tangents
     if jet.forms:
-        k = len(jet.forms[0])
+        k = jet.first
         squares = jnp.einsum("qk,nkm->nqm", jnp.asarray(jet.forms, tangents.dtype), jet.tangents[:, :k] ** 2)
         tangents = tangents.at[:, k:].add(sigma.curve(jet.value, value, slope)[:, None, :] * squares)
     return Jet(value, tangents, jet.forms)
@@ -139,11 +146,11 @@ def _softplus(x):
     return jax.nn.softplus(x), jax.nn.sigmoid(x)
 
 
-relu = Activation("relu", _relu, lambda x, s, ds: jnp.zeros_like(x), 1.0, 1.0, None)
-sin = Activation("sin", sincos, lambda x, s, ds: -s, 1.0, 1.0, 1.0)
-tanh = Activation("tanh", _tanh, lambda x, s, ds: -2 * s * ds, 1.0, 1.0, 4 / (3 * 3**0.5))
-sigmoid = Activation("sigmoid", _sigmoid, lambda x, s, ds: ds * (1 - 2 * s), 0.25, 0.25, 1 / (6 * 3**0.5))
-softplus = Activation("softplus", _softplus, lambda x, s, ds: ds * (1 - ds), 1.0, 1.0, 0.25)
+relu = Activation("relu", _relu, lambda x, s, ds: jnp.zeros_like(x), 1.0, 1.0, None, None)
+sin = Activation("sin", sincos, lambda x, s, ds: -s, 1.0, 1.0, 1.0, 1.0)
+tanh = Activation("tanh", _tanh, lambda x, s, ds: -2 * s * ds, 1.0, 1.0, 4 / (3 * 3**0.5), 2.0)
+sigmoid = Activation("sigmoid", _sigmoid, lambda x, s, ds: ds * (1 - 2 * s), 0.25, 0.25, 1 / (6 * 3**0.5), 0.125)
+softplus = Activation("softplus", _softplus, lambda x, s, ds: ds * (1 - ds), 1.0, 1.0, 0.25, 1 / (6 * 3**0.5))
 
 ACTIVATIONS = {sigma.name: sigma for sigma in (relu, sin, tanh, sigmoid, softplus)}
 

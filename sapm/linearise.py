@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from sapm.jet import Activation, Jet, lift
 from sapm.network import Dense, Network, Stack
-from sapm.objective import Objective, defects, omega, target
+from sapm.objective import Objective, defects, held, lengths, omega, target
 from sapm.term import Term
 
 TINY = 1e-300
@@ -109,7 +109,7 @@ def inputs(network: Network, x: Jet, u: Stack) -> Stack:
 class Linear(eqx.Module):
     """A term linearised at a point: residual ρ (n, o) with the defects carried to the output, gains, inputs, defects, weights.
 
-    `inverse` (per layer, jets broadcastable to the gains) are 1/w; zero where there is nothing to choose.
+    `inverse` (per layer, of values (n,) and of channels () or (n, k, 1)) are 1/w; zero where there is nothing to choose.
     """
 
     rho: Float[Array, "n o"]
@@ -124,9 +124,11 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
     term, depth = obj.terms[i], obj.depth
     n, o = term.y.shape
     *below, r_top = defects(term, network, u).layers()
-    # No value is free at the top: the output has the value that the last layer gives, and no defect in it.
-    output = replace(u.tail[-1], value=r_top.value + target(term, u.tail[-1], True, r_top.value).value)
-    r = Stack.of([*below, replace(r_top, value=jnp.zeros_like(r_top.value))], network.stack.run)
+    output = u.tail[-1]
+    if not term.uses_value:  # no value is free at the top: the output has that of the last layer, and no defect in it
+        output = replace(output, value=r_top.value + target(term, output, True).value)
+        r_top = replace(r_top, value=jnp.zeros_like(r_top.value))
+    r = Stack.of([*below, r_top], network.stack.run)
     residual, back = jax.vjp(term.residual, output)
     top = jax.vmap(lambda e: back(jnp.broadcast_to(e, (n, o)))[0])(jnp.eye(o))
     g = gains(network, u, top)
@@ -134,20 +136,18 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
         g, r, lambda g, r: jnp.einsum("onm,nm->no", g.value, r.value) + jnp.einsum("onkm,nkm->no", g.tangents, r.tangents)
     )
     w = omega(obj, network.stack.map(lambda layer: jnp.sum(layer.W**2)).rows())
-    alpha, beta = obj.alpha[i], obj.beta[i]
-    if term.is_pde and obj.adaptive:
-        t = u.map(lambda jet: jnp.sum(jet.tangents**2, axis=(-2, -1))).rows().at[-1].set(0.0)
-        spread = jnp.flip(jnp.cumsum(jnp.flip(t, 0), 0), 0)
-    else:
-        spread = jnp.ones((depth, n))
-    inner = jnp.arange(depth) < depth - 1
-    value = jnp.where(inner[:, None], 1 / jnp.maximum((beta * w)[:, None] * spread, TINY), 0.0)
-    tangent = 1 / jnp.maximum(alpha * w, TINY) * (1.0 if term.is_pde else 0.0)
+    value, tangent = held(obj, i, w, *lengths(term, network, u))
+    free = (jnp.arange(depth) < depth - 1) | term.uses_value
+    value = jnp.where(free[:, None], 1 / jnp.maximum(value, TINY), 0.0)
+    tangent = 1 / jnp.maximum(tangent, TINY) * (1.0 if term.is_pde else 0.0)
     inverse = Stack.of([(lifted * value[l], lifted * tangent[l]) for l in range(depth)], network.stack.run)
 
     def shift(g, inv):
         v, t = inv
-        return jnp.einsum("onm,pnm,n->nop", g.value, g.value, v) + t * jnp.einsum("onkm,pnkm->nop", g.tangents, g.tangents)
+        values = jnp.einsum("onm,pnm,n->nop", g.value, g.value, v)
+        if t.ndim:
+            return values + jnp.einsum("onkm,pnkm,nk->nop", g.tangents, g.tangents, t[..., 0])
+        return values + t * jnp.einsum("onkm,pnkm->nop", g.tangents, g.tangents)
 
     shifts = total_pair(g, inverse, shift)
     root = jnp.linalg.cholesky(jnp.eye(o) + shifts) if o > 1 else jnp.sqrt(1 + shifts)
@@ -386,8 +386,8 @@ def carried(network: Network, part: Linear, u: Stack, change: Stack, left: Float
         carry, body = lax.scan(step, carry, (u.body, tuple(p.body for p in parts)))
     for j in range(len(stack.tail)):
         out = one(carry, tuple(p.tail[j] for p in parts))
-        if j == len(stack.tail) - 1:
-            out = replace(out, value=jnp.zeros_like(u.tail[-1].value))
+        if j == len(stack.tail) - 1 and not u.tail[-1].value.size:  # no value is free at the top
+            out = replace(out, value=u.tail[-1].value)
         tail.append(out)
         carry = below(u.tail[j], out) if j < len(stack.tail) - 1 else None
     return Stack(tuple(head), body, tuple(tail), stack.run)

@@ -9,6 +9,7 @@ With s_l = ‖W_l‖_F² and, for a sample n of a PDE term, t_{l,n} = Σ_i ‖d_
     ω_l = Ω_{l,n} = 1                                                                PM
     out_n = |c·d_L[n] - y_n|² for a PDE term; a value term has its output residual as the value defect of layer L.
 
+PDE terms with ψ itself, second derivatives or a nonlinear function: see `sapm.spread`.
 So the loss is a function of a few norms (`Norms`), and each ridge is a derivative of it.
 """
 
@@ -26,6 +27,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sapm.jet import Activation, Jet, float64, lift
 from sapm.network import NO_RUN, Network, Stack
+from sapm.spread import Curve, bend_squared, constant, length_squared, lengths, tangent_spread, value_spread
 from sapm.term import Term
 
 MODELS = ("ls", "pm", "sapm")
@@ -35,7 +37,8 @@ STARTS = ("uniform", "forward", "noise")
 class Point(eqx.Module):
     """All unknowns of a penalty model: the network, and for every term the free jets u_1 … u_L.
 
-    Value terms have a_1 … a_{L-1}; PDE terms also d_1 … d_L. At layer L no value is free: u_L.value has no columns.
+    Value terms have a_1 … a_{L-1}; PDE terms also d_1 … d_L (with them, second-order channels). At layer L the value is free
+    where the term contains ψ itself; elsewhere u_L.value has no columns.
     """
 
     network: Network
@@ -46,7 +49,8 @@ class Norms(eqx.Module):
     """What the loss depends on, by layer. Only the values of PDE terms are kept per sample, since Ω weighs them so.
 
     s[l] = ‖W_l‖_F². Per term: v (L,) = Σ_n κ_n v_{l,n}, for a PDE term (L, n) = v_{l,n}; tau (L,) = Σ_n κ_n τ_{l,n};
-    t (L, n) = t_{l,n} of a PDE term; out = Σ_n κ_n out_n.
+    t (L, n) = t_{l,n} of a PDE term; out = Σ_n κ_n out_n. A term of second order has a `Curve`, and tau
+    (L, 2, n), of its tangents and its other channels.
     """
 
     s: Float[Array, " L"]
@@ -54,6 +58,7 @@ class Norms(eqx.Module):
     tau: tuple[Float[Array, " L"], ...]
     t: tuple[Float[Array, "L n"], ...]
     out: tuple[Float[Array, ""], ...]
+    curve: tuple[Curve | None, ...] = ()
 
 
 class Objective(eqx.Module):
@@ -105,9 +110,10 @@ def objective(terms: Sequence[Term], depth: int, model: str = "sapm", alpha=1.0,
             out.append(np.broadcast_to(g, (length,)))
         return out
 
-    # At layer L a value term's defect is its output residual (weight 1) and a PDE term has no value defect (weight 0).
+    # At layer L a value term's defect is its output residual (weight 1); a PDE term has one where it contains ψ (else weight 0).
     betas = [
-        jnp.asarray([*g, 0.0 if term.is_pde else 1.0]) for g, term in zip(per_term("beta", beta, depth - 1), terms, strict=True)
+        jnp.asarray([*g, 0.0 if term.is_pde and not term.uses_value else 1.0])
+        for g, term in zip(per_term("beta", beta, depth - 1), terms, strict=True)
     ]
     alphas = [jnp.asarray(g) for g in per_term("alpha", alpha, depth)]
     if not 0 <= l2 < np.inf:
@@ -144,15 +150,10 @@ def true_loss(obj: Objective, network: Network) -> Float[Array, ""]:
     return loss + obj.l2 * sum(jnp.sum(layer.W**2) for layer in network.stack.layers())
 
 
-def target(term: Term, u: Jet, top: bool, output: Array | None = None) -> Jet:
-    """What layer l should give: the free jet u_l; at the top the labels, or for a PDE term no value and the free d_L.
-
-    `output`: an array of the shape that the network's outputs have, where that is not the shape of the labels.
-    """
-    if not top:
-        return u
-    plain = not term.is_pde and term.separable
-    return Jet(term.y if plain else jnp.zeros_like(term.y if output is None else output), u.tangents, u.forms)
+def target(term: Term, u: Jet, top: bool) -> Jet:
+    """What layer l should give: the free jet u_l; at the top the labels, or for a PDE term without ψ no value and d_L."""
+    top = top and not term.uses_value
+    return Jet(jnp.zeros_like(term.y) if term.is_pde else term.y, u.tangents, u.forms) if top else u
 
 
 def defects(term: Term, network: Network, aux: Stack) -> Stack:
@@ -163,7 +164,7 @@ def defects(term: Term, network: Network, aux: Stack) -> Stack:
         first, top = isinstance(l, int) and l == 1, isinstance(l, int) and l == network.depth
         z = term.x if first else lift(network.sigma, aux[l - 1])
         found = network.layer(l)(z)
-        return jax.tree.map(jnp.subtract, found, target(term, aux[l], top, found.value))
+        return jax.tree.map(jnp.subtract, found, target(term, aux[l], top))
 
     return Stack.build(at, 1, network.depth, (p + 1, q) if p <= q else NO_RUN).grow()
 
@@ -172,6 +173,8 @@ def sizes(term: Term, r: Jet) -> tuple[Array, Array]:
     """v and τ of a layer's defects, summed as `Norms` keeps them."""
     if not term.is_pde:
         return _total(term, r.value**2), jnp.zeros(())
+    if term.x.forms:
+        return jnp.sum(r.value**2, axis=-1), jnp.stack([length_squared(r), bend_squared(r)])
     return jnp.sum(r.value**2, axis=-1), _total(term, r.tangents**2)
 
 
@@ -179,11 +182,6 @@ def _total(term: Term, x: Array) -> Float[Array, ""]:
     """Σ_n κ_n Σ x[n]."""
     w = term.weight
     return w * jnp.sum(x) if w.ndim == 0 else w @ jnp.sum(x, axis=tuple(range(1, x.ndim)))
-
-
-def length_squared(u: Jet) -> Float[Array, " n"]:
-    """t[n] = Σ_i ‖d_i[n]‖²."""
-    return jnp.sum(u.tangents**2, axis=(-2, -1))
 
 
 def output_misfit(term: Term, u_top: Jet) -> Float[Array, ""]:
@@ -194,12 +192,14 @@ def output_misfit(term: Term, u_top: Jet) -> Float[Array, ""]:
 def norms(obj: Objective, point: Point, found: Sequence[Stack]) -> Norms:
     """From the point and its defects, one stack per term."""
     pairs = [r.map(lambda jet, term=term: sizes(term, jet)).rows() for term, r in zip(obj.terms, found, strict=True)]
+    made = [lengths(term, point.network, aux) for term, aux in zip(obj.terms, point.aux, strict=True)]
     return Norms(
         s=point.network.stack.map(lambda layer: jnp.sum(layer.W**2)).rows(),
         v=tuple(v for v, _ in pairs),
         tau=tuple(tau for _, tau in pairs),
-        t=tuple(aux.map(length_squared).rows() for aux in point.aux),
+        t=tuple(t for t, _ in made),
         out=tuple(output_misfit(term, aux[obj.depth]) for term, aux in zip(obj.terms, point.aux, strict=True)),
+        curve=tuple(curve for _, curve in made),
     )
 
 
@@ -218,16 +218,33 @@ def value_weight(obj: Objective, i: int, t: Float[Array, "L n"], l) -> Array:
     return obj.beta[i][l - 1] * (((layer >= l) & (layer < obj.depth)).astype(t.dtype) @ t)
 
 
+def held(obj: Objective, i: int, w: Float[Array, " L"], t: Float[Array, "L n"], curve: Curve | None) -> tuple[Array, Array]:
+    """The weights of term i's defects, w_l = ω_l included and κ_n not: of values (L, n); of channels (L,), or (L, n, k, 1)."""
+    term, adaptive = obj.terms[i], obj.adaptive and obj.terms[i].is_pde
+    spread = value_spread(term, t, curve) if adaptive else jnp.ones((obj.depth, len(term.y)))
+    value, channel = (obj.beta[i] * w)[:, None] * spread, obj.alpha[i] * w
+    if curve is None:
+        return value, channel
+    k = term.x.first
+    channel = jnp.broadcast_to(channel[:, None, None], (*spread.shape, term.channels))
+    if adaptive:
+        channel = channel.at[..., :k].multiply(tangent_spread(curve)[..., None])
+    return value, channel[..., None]
+
+
 def energy(obj: Objective, norms: Norms) -> Float[Array, " L"]:
     """Per layer, Σ_terms Σ_n κ_n (β_l Ω²_{l,n} v_{l,n} + α_l τ_{l,n}): its share of the loss before ω_l."""
     total = jnp.zeros_like(norms.s)
     for i, term in enumerate(obj.terms):
-        v = norms.v[i]
+        v, tau, curve = norms.v[i], norms.tau[i], norms.curve[i]
         if term.is_pde:
-            if obj.adaptive:  # Ω²_{l,n} = Σ_{l≤j<L} t_{j,n}
-                v = v * jnp.flip(jnp.cumsum(jnp.flip(norms.t[i].at[-1].set(0.0), 0), 0), 0)
+            if obj.adaptive:
+                v = v * value_spread(term, norms.t[i], curve)
             v = v @ jnp.broadcast_to(term.weight, v.shape[-1])
-        total += obj.beta[i] * v + obj.alpha[i] * norms.tau[i]
+        if curve is not None:
+            tau = tau[:, 0] * (tangent_spread(curve) if obj.adaptive else 1.0) + tau[:, 1]
+            tau = tau @ jnp.broadcast_to(term.weight, tau.shape[-1])
+        total += obj.beta[i] * v + obj.alpha[i] * tau
     return total
 
 
@@ -278,7 +295,8 @@ def start_point(key: PRNGKeyArray, obj: Objective, network: Network, start: str 
     aux = []
     for i, term in enumerate(obj.terms):
         jets = network.preactivations(term.x)
-        jets = jets.set(obj.depth, replace(jets[obj.depth], value=jnp.zeros((len(term.y), 0))))
+        if not term.uses_value:
+            jets = jets.set(obj.depth, replace(jets[obj.depth], value=jnp.zeros((len(term.y), 0))))
         if start != "forward":
             flat, rebuild = ravel_pytree(jets)
             draw = jax.random.uniform(jax.random.fold_in(key, i), flat.shape, flat.dtype, -1, 1)
@@ -292,7 +310,7 @@ def start_point(key: PRNGKeyArray, obj: Objective, network: Network, start: str 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Theorems 1 and 3 at one point: true loss ≤ bound × actual loss. It bounds the training loss, not the solution error.
+    """Theorems 1, 3 and 5 at one point: true loss ≤ bound × actual loss. It bounds the training loss, not the solution error.
 
     `holds` is None where no theorem applies, and `reason` says why. `printed` is the constant as the paper prints it.
     """
@@ -318,53 +336,61 @@ class Certificate:
 ROUNDING = 1e-9  # a bound may be exceeded by this fraction, and by (1e-12)² of the size of the labels, before it is broken
 
 
-def _constants(obj: Objective, sigma: Activation, i: int) -> tuple[float, float]:
+def _constants(obj: Objective, sigma: Activation, i: int, steep: float | None = None) -> tuple[float, float]:
     """The proven constant of term i (docs/method.md), and the paper's printed factor C before L or d L(L+1)."""
     L, term = obj.depth, obj.terms[i]
     beta, alpha = np.asarray(obj.beta[i])[:-1], np.asarray(obj.alpha[i])
-    l = np.arange(1, L)
     C, B, K = sigma.lipschitz or 0.0, sigma.slope or 0.0, sigma.slope_lipschitz or 0.0
     if not term.is_pde:
-        return 1 + float(np.sum(C ** (2 * (L - l)) / beta)), max(1, C ** (2 * L - 2)) * max(1, *(1 / beta))
-    c = np.asarray(term.c)
-    paths = [sum(B ** (2 * (L - m - 1)) * C ** (2 * (m - j)) for m in range(j, L)) for j in l]
-    tangents = np.sum(B ** (2.0 * (L - np.arange(1, L + 1))) / alpha)
-    proven = 1 + float(np.max(np.sum(c**2, -1)) * (tangents + K**2 * np.sum(paths / beta)))
+        return 1 + float(np.sum(C ** (2 * (L - np.arange(1, L))) / beta)), max(1, C ** (2 * L - 2)) * max(1, *(1 / beta))
+    proven = constant(term, sigma, alpha, beta, steep)
     powers = [K**2 * max(float(B) ** e, float(C) ** e) for e in (2 * L - 4, 2 * L - 6)]
-    factor = max(1, *(1 / alpha), *(1 / beta)) * max(1, float(np.max(np.abs(c))) ** 2 * max(1, B ** (2 * L - 2), *powers))
+    factor = max(1, *(1 / alpha), *(1 / beta)) * max(
+        1, float(np.max(np.abs(term.c), initial=0)) ** 2 * max(1, B ** (2 * L - 2), *powers)
+    )
     return proven, factor
 
 
 @float64
-def bound(obj: Objective, sigma: Activation) -> tuple[float | None, float | None, str]:
-    """The proven and the printed constant between true and actual loss, None where no theorem applies, and why."""
+def bound(obj: Objective, sigma: Activation, steep: float | None = None) -> tuple[float | None, float | None, str]:
+    """The proven and the printed constant between true and actual loss, None where no theorem applies, and why.
+
+    `steep`: a Lipschitz constant of the nonlinear residuals, where there are some (`sapm.spread.steepness`).
+    """
     if obj.model == "ls":
         return 1.0, 1.0, "The optimised loss is the true loss (plus the ℓ² penalty, if any)."
     if obj.model == "pm":
         return None, None, "PM's loss does not bound the true loss: no theorem ties them, and in practice they part."
-    pde = any(term.is_pde for term in obj.terms)
+    pde, plain = any(term.is_pde for term in obj.terms), all(term.separable for term in obj.terms)
     needed = {"lipschitz": "σ"} | ({"slope": "the size of σ'", "slope_lipschitz": "σ'"} if pde else {})
+    if any(term.x.forms for term in obj.terms):
+        needed["curve_lipschitz"] = "σ''"
     missing = [what for field, what in needed.items() if getattr(sigma, field) is None]
     if missing:
         why = f"the theorem needs a Lipschitz constant or bound of {', '.join(missing)}, and {sigma.name} has none."
         return None, None, f"no certificate: {why}"
-    constants, L = [_constants(obj, sigma, i) for i in range(len(obj.terms))], obj.depth
+    if steep is None and any(term.function is not None for term in obj.terms):
+        return None, None, "no certificate: the Lipschitz constant of a nonlinear residual is known at a point alone."
+    constants, L = [_constants(obj, sigma, i, steep) for i in range(len(obj.terms))], obj.depth
     printed = max(factor for _, factor in constants) * (max(t.c.shape[1] for t in obj.terms) * L * (L + 1) if pde else L)
-    return max(proven for proven, _ in constants), printed, "Theorem 3" if pde else "Theorem 1"
+    proven = max(proven for proven, _ in constants)
+    return (proven, printed, "Theorem 3" if pde else "Theorem 1") if plain else (proven, None, "Theorem 5")
 
 
 @float64
-def certificate(obj: Objective, sigma: Activation, loss: float, mean_squared_loss: float) -> Certificate:
-    """Whether the proven bound between the two losses holds."""
+def certificate(
+    obj: Objective, sigma: Activation, loss: float, mean_squared_loss: float, steep: float | None = None
+) -> Certificate:
+    """Whether the proven bound between the two losses holds; `steep` as in `bound`."""
     loss, true = float(loss), float(mean_squared_loss)
     if not (np.isfinite(loss) and np.isfinite(true)):
         return Certificate(loss, true, None, None, None, "no certificate: a loss is not finite.")
-    constant, printed, theorem = bound(obj, sigma)
-    if constant is None:
+    most, printed, theorem = bound(obj, sigma, steep)
+    if most is None:
         return Certificate(loss, true, None, None, None, theorem)
     if obj.model == "ls":
         return Certificate(loss, true, 1.0, 1.0, true <= loss, theorem)
     size = sum(float(jnp.sum(t.weight * jnp.sum(t.y**2, -1))) for t in obj.terms)
-    holds = true <= constant * loss * (1 + ROUNDING) + 1e-24 * (1 + size)
+    holds = true <= most * loss * (1 + ROUNDING) + 1e-24 * (1 + size)
     said = "holds" if holds else "IS BROKEN beyond rounding: this is a bug in the code, please report it"
-    return Certificate(loss, true, constant, printed, holds, f"{theorem} {said}: true loss ≤ {constant:.4g} × actual loss.")
+    return Certificate(loss, true, most, printed, holds, f"{theorem} {said}: true loss ≤ {most:.4g} × actual loss.")

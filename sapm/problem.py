@@ -120,7 +120,7 @@ class PDE:
 
     @property
     def beyond(self) -> str:
-        """What PM and SAPM do not know of it, in words; "" if nothing."""
+        """What the paper's own sweeps do not know of it, in words; "" if nothing."""
         if not self.equation.first_order_linear:
             return self.equation.higher
         if () in self.equation.keys:
@@ -128,6 +128,14 @@ class PDE:
         if self.ansatz is not None:
             return "hard conditions"
         return "a Robin condition" if any(condition.about == "both" for condition in self.stated) else ""
+
+    @property
+    def joint(self) -> str:
+        """What PM and SAPM do not know of it at all, in words; "" if nothing."""
+        equation = self.equation
+        if self.ansatz is not None:
+            return "hard conditions"
+        return equation.nonlinear if len(self.fields) > 1 or equation.parameters or equation.rows > 1 else ""
 
     @property
     def followed(self) -> bool:

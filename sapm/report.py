@@ -82,7 +82,8 @@ def _bound(result, i: int) -> Figure:
     h, bound = result.history, result.run.certificate(i).bound
     iteration = _scale(ax, h)[i]
     loss, true = _positive(h["loss"][i]), _positive(h["mean_squared_loss"][i])
-    if bound is not None and result.config["model"] != "ls":
+    along = not np.all(np.isnan(h["bound_ratio"][i]))  # else the constant is that of the last point
+    if bound is not None and along and result.config["model"] != "ls":
         ax.fill_between(iteration, loss, bound * loss, color=SECOND, alpha=0.08, lw=0)
         ax.plot(iteration, bound * loss, color=SECOND, lw=0.9, ls="--", label=f"bound: {bound:.3g} × actual loss")
     ax.plot(iteration, true, color=ACCENT, lw=1.6, label="true loss")

@@ -242,12 +242,28 @@ def _suited(samples: Samples) -> Scaling:
     strengths = [strength(term, spread) for term in samples.terms]
     size = 0.0
     for term, rows, by in zip(samples.terms, counted, strengths, strict=True):
-        size = max(size, np.sqrt(np.mean(np.asarray(term.y)[rows] ** 2) / by))
+        data = _given(term)[rows]
+        size = max(size, np.sqrt(np.mean(data**2) / by) if np.all(np.isfinite(data)) else 0.0)
         if term.ansatz is not None:
             size = max(size, np.sqrt(np.mean(np.asarray(term.ansatz[1].value) ** 2)))
     stiffness = strengths[0] / np.clip(strengths[0], *USUAL)
     fits = 1e-100 < size < 1e100
     return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness), samples.units)
+
+
+@float64
+def _given(term: Term) -> np.ndarray:
+    """What the term is where u = 0: its data, up to their sign."""
+    if term.function is None:
+        return np.asarray(term.y)
+    return np.asarray(term.residual(_flat(term, 0.0)))
+
+
+def _flat(term: Term, at: float) -> Jet:
+    """An output with that value and all derivatives of that size; parameters are 1, their guess."""
+    n, outputs = len(term.y), term.outputs or max(term.of or (0,)) + 1
+    value = jnp.where(jnp.arange(outputs) < outputs - term.constants, at, 1.0) * jnp.ones((n, 1))
+    return Jet(value, jnp.full((n, term.channels, outputs), at), term.x.forms)
 
 
 @float64
@@ -259,11 +275,9 @@ def strength(term: Term, spread: np.ndarray) -> float:
     if not term.is_pde:
         return 1.0
     n, rows = term.y.shape
-    outputs = term.outputs or max(term.of or (0,)) + 1
-    fields = outputs - term.constants
     for at in (0.0, 1.0):
-        value = jnp.where(jnp.arange(outputs) < fields, at, 1.0) * jnp.ones((n, 1))
-        output = replace(term.x, value=value, tangents=jnp.full((n, term.channels, outputs), at))
+        output = _flat(term, at)
+        fields = output.value.shape[1] - term.constants
         back, total = jax.vjp(term.residual, output)[1], 0.0
         for row in np.eye(rows):
             c = back(jnp.broadcast_to(row, (n, rows)))[0]

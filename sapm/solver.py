@@ -100,6 +100,7 @@ def plan(
         counted = isinstance(points, (int, np.integer))
         anew = EVERY if counted and isinstance(problem, PDE) and not problem.equation.first_order_linear else 0
         method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable, anew)
+        model = "ls" if method == "lbfgs" else model  # it is on the true loss
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA

@@ -48,9 +48,19 @@ class Term(eqx.Module):
         return self.channels > 0
 
     @property
+    def uses_value(self) -> bool:
+        """Whether the operator is more than derivatives of ψ, or than all of ψ itself: then the output has a value of its own."""
+        return any(part is not None for part in (self.c0, self.function, self.of, self.ansatz))
+
+    @property
     def separable(self) -> bool:
-        """Whether PM and SAPM know this kind of term: ψ itself, or first derivatives of it with coefficients."""
-        return not self.x.forms and self.c0 is None and self.function is None and self.of is None and self.ansatz is None
+        """Whether the paper's sweeps know this kind of term: ψ itself, or first derivatives of it with coefficients."""
+        return not self.x.forms and not self.uses_value
+
+    @property
+    def known(self) -> bool:
+        """Whether PM and SAPM know it: of a PDE, the whole of one output."""
+        return self.of is None and self.ansatz is None and not (self.is_pde and (self.outputs, self.y.shape[1]) != (1, 1))
 
     @property
     def outputs(self) -> int | None:

@@ -19,6 +19,7 @@ from sapm.lstsq import SEEDS
 from sapm.methods.method import Method
 from sapm.network import Network
 from sapm.objective import Certificate, bound, certificate, mean_square
+from sapm.spread import steepness
 from sapm.term import Term, as_columns
 
 TURN = 0.5  # seconds that a compiled call may take: the progress shown and the budgets kept are that fine
@@ -76,8 +77,10 @@ class Run:
 
     @float64
     def certificate(self, i: int) -> Certificate:
-        final = [self.final(name)[i] for name in ("loss", "mean_squared_loss")]
-        return certificate(self.method.objective, self.method.sigma, *final)
+        loss, true = (self.final(name)[i] for name in ("loss", "mean_squared_loss"))
+        point = self.method.point(self.state(i))
+        steep = None if point is None else steepness(self.method.objective.terms, point.network, point.aux)
+        return certificate(self.method.objective, self.method.sigma, loss, true, steep)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from sapm.experiments import EXPERIMENTS
 from sapm.jet import ACTIVATIONS
 from sapm.methods.build import automatic
 from sapm.samples import describe, from_arrays, nonlinear, to_arrays
+from sapm.solver import plan
 
 SQUARE, ROD = sapm.Box(t=(0, 1), x=(0, 1)), sapm.Box(x=(0, 1))
 TINY = {"depth": 2, "width": 10, "points": 50, "boundary_points": 30, "test_points": 40, "seeds": 1, "progress": False}
@@ -55,7 +56,7 @@ def test_solved_as_it_is_typed(make):
     result = sapm.solve(make(), **TINY, max_iter=40)
     row, text = result.table[0], " ".join(str(result.summary()).split())
     assert row["solution_error"] < 1e-5 and row["loss"] == row["mean_squared_loss"] and row["test_residual"] < 1e-3
-    assert result.config["model"] == "sapm" and "on the true loss (SAPM separates first-order linear equations only" in text
+    assert result.config["model"] == "sapm" and "Gauss-Newton: on the true loss; " in text
     assert result.certificate.holds and result.certificate.bound == 1 and np.all(result.history["bound_ratio"] == 1)
     u, x = result.best, result.samples.test["x"]
     with jax.enable_x64(True):
@@ -71,13 +72,15 @@ def test_descent_on_the_true_loss(method):
 
 
 def test_too_large_for_gauss_newton():
-    """Then it is L-BFGS, on the true loss for an equation that SAPM does not know; sweeps for one that it does."""
+    """Then it is L-BFGS, on the true loss for an equation that the paper's sweeps do not know; sweeps for one that they do."""
     size = {"rows": 10**5, "tangents": 10**5, "widths": [2, 100, 100, 1], "held_out": False}
     assert automatic("sapm", "pde", ACTIVATIONS["sin"], **size, separable=False)[::2] == (
         "lbfgs",
         automatic("ls", "pde", ACTIVATIONS["sin"], **size)[2],
     )
     assert automatic("sapm", "pde", ACTIVATIONS["sin"], **size)[0] == "alternating"
+    chosen = [plan(make(), 3, 100, points=10**5)[0] for make in (rod, transport)]
+    assert [(c["model"], c["method"]) for c in chosen] == [("ls", "lbfgs"), ("sapm", "alternating")]
 
 
 def test_conditions_are_weighed_alike():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from general import weights
 from jax.flatten_util import ravel_pytree
 
 from sapm import linearise
@@ -13,7 +14,7 @@ from sapm.jet import Jet, activation
 from sapm.linearise import dense, flatten, gram, squares, times, transposed, unflatten
 from sapm.methods.gauss_newton import choose_algebra, gauss_newton
 from sapm.network import initialise
-from sapm.objective import Point, bound, defects, mean_square, objective, omega, penalty, start_point, true_loss
+from sapm.objective import Point, bound, defects, mean_square, objective, penalty, start_point, true_loss
 from sapm.term import directional, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 from sapm.train import train
 
@@ -62,12 +63,12 @@ def nonlinear(n=6):
     return [nonlinear_term(x, jnp.eye(2), ((0, 1),), f), flux_term(edge, edge, edge[:, 1])]
 
 
-STRAIGHT = {"second order": (second_order, "sin"), "nonlinear": (nonlinear, "tanh")}  # PM and SAPM do not know these
+GENERAL = {"second order": (second_order, "sin"), "nonlinear": (nonlinear, "tanh")}
 WIDTHS = (2, 4, 4, 4)
 
 
 def make(name, model="sapm", depth=4, **more):
-    terms, sigma = (CASES | STRAIGHT)[name][0](), (CASES | STRAIGHT)[name][1]
+    terms, sigma = (CASES | GENERAL)[name][0](), (CASES | GENERAL)[name][1]
     obj = objective(terms, depth, model, 1.3, 0.8)
     return gauss_newton(obj, (*WIDTHS[:depth], terms[0].y.shape[1]), sigma, **more)
 
@@ -77,7 +78,7 @@ def random_point(method, start="uniform"):
     return start_point(jax.random.fold_in(KEY, 2), method.objective, network, start)
 
 
-@pytest.mark.parametrize("name", [*CASES, *STRAIGHT])
+@pytest.mark.parametrize("name", [*CASES, *GENERAL])
 def test_the_jacobian_and_what_stands_for_it(name, monkeypatch):
     """On the forward pass, J̃ is the derivative of the weighted residuals; K, J̃ δθ and J̃ᵀ v are made from its factors."""
     method = make(name, "ls")
@@ -109,18 +110,17 @@ def test_the_jacobian_and_what_stands_for_it(name, monkeypatch):
 def weighted_defects(method, weights_at):
     """All residuals of the penalty loss as one vector, its adaptive weights held at those of a point."""
     obj = method.objective
+    all_weights = [np.array([weights(obj, weights_at, i, n) for n in range(len(t.y))]) for i, t in enumerate(obj.terms)]
 
     def vector(point):
-        s = jnp.array([jnp.sum(layer.W**2) for layer in weights_at.network.stack.layers()])
-        w, parts = omega(obj, s), []
+        parts = []
         for i, term in enumerate(obj.terms):
             scale = jnp.sqrt(jnp.broadcast_to(term.weight, (len(term.y),)))
-            t = jnp.stack([jnp.sum(u.tangents**2, (1, 2)) for u in weights_at.aux[i].layers()])
-            for l, r in enumerate(defects(term, point.network, point.aux[i]).layers(), 1):
-                spread = t[l - 1 : -1].sum(0) if term.is_pde and obj.adaptive else jnp.ones(len(scale))
-                value = obj.beta[i][l - 1] * w[l - 1] * spread
-                parts.append((scale * jnp.sqrt(value))[:, None] * r.value)
-                parts.append((scale * jnp.sqrt(obj.alpha[i][l - 1] * w[l - 1]))[:, None, None] * r.tangents)
+            for l, r in enumerate(defects(term, point.network, point.aux[i]).layers()):
+                value, first, second = np.sqrt(all_weights[i][:, l].T)
+                channels = np.where(np.arange(term.channels) < r.first, first[:, None], second[:, None])
+                parts.append((scale * value)[:, None] * r.value)
+                parts.append((scale[:, None] * channels)[:, :, None] * r.tangents)
             if term.is_pde:
                 parts.append(scale[:, None] * term.residual(point.aux[i][obj.depth]))
         return jnp.concatenate([p.ravel() for p in parts])
@@ -128,7 +128,11 @@ def weighted_defects(method, weights_at):
     return vector
 
 
-@pytest.mark.parametrize(("name", "model"), [*((name, "sapm") for name in CASES), ("two outputs", "pm"), ("transport", "pm")])
+LIFTED = [*((name, "sapm") for name in (*CASES, "second order")), ("two outputs", "pm"), ("transport", "pm")]
+LIFTED += [pytest.param(*case, marks=pytest.mark.slow) for case in (("nonlinear", "sapm"), ("second order", "pm"))]
+
+
+@pytest.mark.parametrize(("name", "model"), LIFTED)
 def test_lifted_step_is_the_minimiser_over_all_variables(name, model):
     """The linearised penalty loss, ω held, damping on the weights alone: a dense solve over weights and auxiliary variables."""
     method, nu = make(name, model), 0.03

@@ -153,20 +153,10 @@ CASES = {
         "Inflow has no inflow",
     ),
     # settings
-    "sweeps of second order": (
-        lambda: sapm.solve(diffusion(), method="alternating"),
+    "one step length for sweeps of second order": (
+        lambda: sapm.solve(diffusion(), method="alternating", points=5, boundary_points=5, options={"shared": True}),
         ValueError,
-        "not yet: model='sapm' by 'alternating' is for first-order linear equations without u.value, and this one contains u.xx",
-    ),
-    "lifted steps of a reaction": (
-        lambda: sapm.solve(pde(lambda p, u: u.t - u.x + u.value), model="pm", method="gauss-newton"),
-        ValueError,
-        "contains u.value; use method='auto' or model='ls'",
-    ),
-    "lifted descent of Robin": (
-        lambda: sapm.solve(pde(conditions=[*START, sapm.Robin(1, 2, wave, ["x-"])]), method="adam"),
-        ValueError,
-        "contains a Robin condition",
+        "shared=True is for value terms and first-order linear equations without ψ itself; leave it out",
     ),
     "straight pieces": (
         lambda: sapm.solve(diffusion(), activation="relu"),

@@ -70,12 +70,12 @@ def resolve(model: str, method: str) -> str:
 
 
 def check_equation(problem: PDE, sigma: Activation, model: str, method: str, options: dict | None) -> None:
-    """A sentence where PM and SAPM would have to separate layers they do not know, or σ has no second derivative to use."""
-    straight = method == "auto" or (method == "gauss-newton" and (options or {}).get("lifted") == 0)
-    if problem.beyond and model != "ls" and not straight:
+    """A sentence where PM and SAPM would have to separate what they do not know, or σ has no second derivative to use."""
+    straight = model == "ls" or method == "auto" or (method == "gauss-newton" and (options or {}).get("lifted") == 0)
+    if problem.joint and not straight:
         raise ValueError(
-            f"not yet: model={model!r} by {method!r} is for first-order linear equations without u.value, and this one "
-            f"contains {problem.beyond}; use method='auto' or model='ls'."
+            f"not yet: model={model!r} by {method!r} separates the layers for one unknown function, and this problem has "
+            f"{problem.joint}; use method='auto' or model='ls'."
         )
     x = jnp.linspace(-3.0, 3.0, 60)
     if problem.equation.order > 1 and not np.any(np.asarray(sigma.curve(x, *sigma.pair(x)))):
@@ -99,6 +99,7 @@ def automatic(
 ) -> tuple[str, dict, str]:
     """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs.
 
+    `separable`: whether the paper's own sweeps know the problem.
     `from_network`: from a given network (`start_at`), where the lifted steps and the sweeps before a polish are skipped.
     """
     algebra = choose_algebra(rows, tangents, widths)
@@ -107,11 +108,10 @@ def automatic(
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
         lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
-        only = "" if separable or model == "ls" else f" ({model.upper()} separates first-order linear equations only, so far)"
         size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
         more = {"lifted": LIFTED if lifting else 0} | ({"resample": resample} if resample else {})
         anew = f"; where the residual is large, points are drawn anew every {resample} steps" if resample else ""
-        return "gauss-newton", more, f"Gauss-Newton: {first}on the true loss{only}{anew}; {size}. "
+        return "gauss-newton", more, f"Gauss-Newton: {first}on the true loss{anew}; {size}. "
     why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {operations:.0e} operations"
     if model == "ls" or not separable:
         return "lbfgs", {}, f"L-BFGS on the true loss, since {why}. "
@@ -206,7 +206,7 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
     scaling = scaling_of(samples, config["options"].get("scale", False))
     terms = [scaling.term(term) for term in samples.terms]
     terms = [directional(term) for term in terms] if options.get("directional") else terms
-    model = config["model"] if all(term.separable for term in terms) else "ls"
+    model = config["model"] if all(term.known for term in terms) else "ls"
     obj = objective(terms, depth, model, config["alpha"], config["beta"], options["l2"] * scaling.size**2)
     if samples.parameters:
         guesses = np.array(list(samples.parameters.values()))

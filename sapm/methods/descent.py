@@ -86,6 +86,9 @@ class Descent(OnePhase):
     def network(self, state: DescentState) -> Network:
         return state.variables.network if isinstance(state.variables, Point) else state.variables
 
+    def point(self, state: DescentState) -> Point | None:
+        return state.variables if isinstance(state.variables, Point) else None
+
     def blocks(self) -> list[tuple[str, Callable]]:
         return [(f"the {self.name} step", self.step)]
 

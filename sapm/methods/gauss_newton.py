@@ -305,6 +305,9 @@ class GaussNewton(eqx.Module):
         """While lifted, that of the start as long as it has the lower true loss."""
         return self._fallen_back(state, state.count <= self.lifted).point.network
 
+    def point(self, state: GNState) -> Point | None:
+        return state.point if self.free else None
+
     def blocks(self) -> list[tuple[str, Callable]]:
         return [("the Gauss-Newton step", self.step)]
 

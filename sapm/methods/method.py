@@ -10,13 +10,14 @@ from jaxtyping import Array
 
 from sapm.jet import Activation
 from sapm.network import Network
-from sapm.objective import Objective
+from sapm.objective import Objective, Point
 
 
 class Method(Protocol):
     """Pure functions on a state of any type; `blocks` are the parts of a step, by name, for the search of a fault.
 
     `diagnostics` go into the history; one called "phase" counts in `phases`. `seed_bytes`: what a step of one seed works on.
+    `point`: the network and its auxiliary variables, if there are any.
     `settled`: from the diagnostics of a seed, why further steps cannot change anything; "" if they can.
     """
 
@@ -35,6 +36,7 @@ class Method(Protocol):
     def step(self, state) -> Any: ...
     def losses(self, state) -> tuple[Array, Array]: ...
     def network(self, state) -> Network: ...
+    def point(self, state) -> Point | None: ...
     def blocks(self) -> list[tuple[str, Callable]]: ...
     def diagnostics(self, state) -> dict[str, Array]: ...
     def settled(self, diagnostics: dict[str, float]) -> str: ...

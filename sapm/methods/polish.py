@@ -17,7 +17,7 @@ from sapm.methods.alternating import Alternating
 from sapm.methods.descent import Descent, DescentState
 from sapm.methods.method import OnePhase
 from sapm.network import Network
-from sapm.objective import Objective
+from sapm.objective import Objective, Point
 from sapm.work import Work
 
 
@@ -79,6 +79,9 @@ class Polished(OnePhase):
 
     def network(self, state: PolishedState) -> Network:
         return self.then.network(state.polish)
+
+    def point(self, state: PolishedState) -> Point:
+        return self.first.point(state.work)
 
     def blocks(self) -> list[tuple[str, Callable]]:
         return [("the sweep or the polish", self.step)]
