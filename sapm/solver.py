@@ -271,13 +271,14 @@ def execute(
     label = f"{config['model'].upper()} · {config['method']}"
     with Bar(label, config["max_iter"], seconds, progress, first) as bar, store.every_interrupt():
         run, every = previous, options.get("resample") or 0
-        if every and not isinstance(problem, PDE):
-            warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=3)
-            every = 0
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = first
         while True:
-            if every and run is not None and at % every == 0 and at > config.get("drawn_at", 0):
+            due = every and run is not None and at % every == 0 and at > config.get("drawn_at", 0)
+            if due and not isinstance(problem, PDE):
+                warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=3)
+                due = every = 0
+            if due:
                 solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
                 x, size = harder(problem, samples, solved, sigma, at)
                 config["drawn_at"], config["fresh"] = at, [*config.get("fresh", ()), size]

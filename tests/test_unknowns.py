@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from test_second_order import nested
 
 import sapm
 from sapm.embedding import embedding_for
@@ -12,7 +13,9 @@ from sapm.jet import Jet
 from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.objective import Point, objective
-from tests.test_second_order import nested
+from sapm.pointwise import evaluate
+from sapm.resample import no_longer_falls
+from sapm.result import relative_error
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
 
@@ -53,7 +56,8 @@ def test_the_step_with_parameters_is_the_dense_one(algebra):
     at, nu = method.linearise(Point(network, ()), False), 1e-3
     change = flatten(method.solver(at, nu)(at.rho))
     flat, rebuild = ravel_pytree(network)
-    J, rho = np.asarray(jax.jacfwd(lambda w: method._residual(rebuild(w)))(flat)), np.asarray(method._residual(network))
+    residual = lambda w: method._residual(rebuild(w))  # noqa: E731
+    J, rho = np.asarray(jax.jit(jax.jacfwd(residual))(flat)), np.asarray(residual(flat))
     wanted = -np.linalg.solve(J.T @ J + nu * np.eye(len(flat)), J.T @ rho)
     wanted = flatten(rebuild(jnp.asarray(wanted)).stack)
     assert np.allclose(change, wanted, rtol=1e-7, atol=1e-9 * np.abs(wanted).max()) and np.abs(wanted).max() > 1e-3
@@ -63,30 +67,19 @@ def test_the_step_with_parameters_is_the_dense_one(algebra):
 
 def test_a_parameter_is_found_and_kept(tmp_path):
     problem = rod()
-    result = sapm.solve(problem, **TINY, points=150, boundary_points=60, max_iter=30)
+    result = sapm.solve(problem, **TINY, points=150, boundary_points=60, max_iter=25)
     u = result.best
-    assert abs(u.parameters["k"] - 0.3) < 3e-5 and result.table[0]["solution_error"] < 1e-4
+    assert abs(u.parameters["k"] - 0.3) < 1e-4 and result.table[0]["solution_error"] < 1e-3
     assert u(t=0.5, x=[0.2, 0.4]).shape == (2,) and len(u.weights[-1][1]) == 1
     result.save(tmp_path / "a.sapm")
     back = sapm.load(tmp_path / "a.sapm", problem=problem)
     assert back.best.parameters == u.parameters and back.table == result.table
     assert "found: k = 0." in str(result.summary())
     better = sapm.refine(u, problem, points=150, boundary_points=60, max_iter=5, progress=False)
-    assert abs(better.result.best.parameters["k"] - 0.3) < 3e-5
+    assert abs(better.result.best.parameters["k"] - 0.3) < 1e-4
 
 
 # ---------------------------------------------------------------- several functions
-
-
-def test_a_system_and_its_fields():
-    result = sapm.solve(circle(), **TINY, points=60, boundary_points=4, max_iter=40)
-    assert result.table[0]["solution_error"] < 1e-6
-    u = result.best
-    assert u(t=[0.0, 1.0]).shape == (2, 2) and np.allclose(u.v(t=1.0), -np.sin(1), atol=1e-5)
-    assert np.allclose(u.v.d("t")(t=1.0), -np.cos(1), atol=1e-4)
-    assert result.error_estimate().error < 1e-5 and result.plot("solution").axes
-    with pytest.raises(AttributeError, match="no 'w'"):
-        _ = u.w
 
 
 def test_conditions_of_one_function():
@@ -110,40 +103,28 @@ def test_features_and_their_derivatives():
     assert np.allclose(jet.value, wanted.value, atol=1e-13) and np.allclose(jet.tangents, wanted.tangents, atol=1e-11)
 
 
-def test_periodic_exactly(tmp_path):
-    exact = lambda p: jnp.sin(jnp.pi * (p.x - p.t))  # noqa: E731
-    problem = sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.x, [sapm.Initial(exact), sapm.Periodic("x")], exact)
-    result = sapm.solve(problem, **TINY, points=150, boundary_points=30, max_iter=30)
-    u = result.best
-    assert result.table[0]["solution_error"] < 1e-4
-    for derivative in (u, u.d("x"), u.d("x", "x")):
+def test_a_periodic_system_and_its_fields(tmp_path):
+    """u_t = v_x, v_t = u_x around a circle."""
+    exact = lambda p: (jnp.sin(jnp.pi * (p.x + p.t)), jnp.sin(jnp.pi * (p.x + p.t)))  # noqa: E731
+    conditions = [sapm.Initial(exact), sapm.Periodic("x")]
+    problem = sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u, v: (u.t - v.x, v.t - u.x), conditions, exact)
+    result = sapm.solve(problem, **TINY, points=120, boundary_points=30, max_iter=25)
+    u, error = result.best, result.table[0]["solution_error"]
+    assert error < 1e-3 and error / 2 < result.error_estimate().error < 2 * error
+    assert u(t=[0.0, 0.2], x=0.1).shape == (2, 2) and np.allclose(u.v(t=0.2, x=0.1), np.sin(0.3 * np.pi), atol=5e-3)
+    for derivative in (u, u.d("x"), u.v.d("x", "x")):
         assert np.allclose(derivative(t=[0.1, 0.7], x=-1.0), derivative(t=[0.1, 0.7], x=1.0), atol=1e-9)
     result.save(tmp_path / "a.sapm")
-    back = sapm.load(tmp_path / "a.sapm")
+    back = sapm.load(tmp_path / "a.sapm", problem=problem)
     assert np.array_equal(back.best(t=0.5, x=[0.1, 0.2]), u(t=0.5, x=[0.1, 0.2]))
-    assert "Error estimate" in str(back.error_estimate())
     with pytest.raises(ValueError, match="cannot be exported"):
         u.to_onnx(tmp_path / "u.onnx")
-    with pytest.raises(ValueError, match="there are periodic coordinates"):
+    with pytest.raises(ValueError, match="residual contains 2 unknown functions"):
         result.reference_error()
-
-
-# ---------------------------------------------------------------- the estimate
-
-
-@pytest.mark.parametrize("steps", [3, 12])
-def test_the_estimate_is_near_the_error(steps):
-    exact = lambda p: jnp.sin(jnp.pi * p.x) * jnp.exp(p.y)  # noqa: E731
-    residual = lambda p, u: u.xx + u.yy + u.value**3 - ((1 - jnp.pi**2) * exact(p) + exact(p) ** 3)  # noqa: E731
-    box = sapm.Box(x=(0, 1), y=(0, 1))
-    known = sapm.PDE(box, residual, [sapm.Dirichlet(exact)], exact)
-    result = sapm.solve(known, **TINY, points=100, boundary_points=40, max_iter=steps)
-    estimate, error = result.error_estimate(), result.table[0]["solution_error"]
-    assert error / 1.5 < estimate.error < 1.5 * error and estimate.explained > 0.9
-    assert "Error estimate" not in str(result.summary())
-    unknown = sapm.PDE(box, residual, [sapm.Dirichlet(exact)])
-    result = sapm.solve(unknown, **TINY, points=100, boundary_points=40, max_iter=steps)
-    assert f"Error estimate {estimate.error:.1e}" in str(result.summary())
+    with pytest.raises(AttributeError, match="no 'w'"):
+        _ = u.w
+    with pytest.raises(ValueError, match="not yet: model='sapm' by 'alternating' .* has 2 unknown functions"):
+        sapm.solve(problem, **TINY, method="alternating")
 
 
 # ---------------------------------------------------------------- refusals
@@ -209,17 +190,46 @@ def test_a_factor_and_its_derivatives():
     assert np.allclose(found.value, wanted.value, atol=1e-13) and np.allclose(found.tangents, wanted.tangents, atol=1e-11)
 
 
-def test_hard_conditions_hold(tmp_path):
+def test_hard_conditions_hold_and_the_error_is_estimated(tmp_path):
+    """Without `exact`; a nonlinear equation."""
     g = lambda p: p.x * p.y  # noqa: E731
     exact = lambda p: jnp.sin(jnp.pi * p.x) * jnp.sin(jnp.pi * p.y) + g(p)  # noqa: E731
-    residual = lambda p, u: u.xx + u.yy + 2 * jnp.pi**2 * (exact(p) - g(p))  # noqa: E731
-    problem = sapm.PDE(sapm.Box(x=(0, 1), y=(0, 1)), residual, [sapm.Dirichlet(g, hard=True)], exact)
-    result = sapm.solve(problem, **TINY, points=100, max_iter=20)
-    assert result.table[0]["solution_error"] < 1e-4 and len(result.samples.terms) == 1
+    residual = lambda p, u: u.xx + u.yy + u.value**3 + 2 * jnp.pi**2 * (exact(p) - g(p)) - exact(p) ** 3  # noqa: E731
+    problem = sapm.PDE(sapm.Box(x=(0, 1), y=(0, 1)), residual, [sapm.Dirichlet(g, hard=True)])
+    result = sapm.solve(problem, **TINY, points=100, max_iter=12)
+    x = result.samples.test["x"]
+    error = relative_error(result.best(x), evaluate(exact, "exact", ("x", "y"), x)[:, 0])
+    estimate = result.error_estimate()
+    assert error < 1e-2 and error / 1.5 < estimate.error < 1.5 * error and estimate.explained > 0.9
+    assert f"Error estimate {estimate.error:.1e}" in str(result.summary()) and len(result.samples.terms) == 1
     assert np.allclose(result.best(x=1.0, y=[0.2, 0.5]), [0.2, 0.5], atol=1e-14)
     result.save(tmp_path / "a.sapm")
-    with pytest.raises(ValueError, match="hard conditions, which are code"):
+    with pytest.raises(ValueError, match="give the problem again"):
         sapm.load(tmp_path / "a.sapm")
     assert sapm.load(tmp_path / "a.sapm", problem=problem).table == result.table
     with pytest.raises(ValueError, match="only a factor of it"):
         result.best.to_torch()
+
+
+# ---------------------------------------------------------------- points drawn anew
+
+
+def test_points_are_drawn_where_the_residual_is_large(tmp_path):
+    """A layer near x = 1: half of the points move there; cut and continued, the run has the same numbers."""
+    exact = lambda p: jnp.tanh(40 * (p.x - 0.9))  # noqa: E731
+    second = jax.grad(jax.grad(lambda x: jnp.tanh(40 * (x - 0.9))))
+    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx - second(p.x), [sapm.Dirichlet(exact)], exact)
+    settings = TINY | {"points": 60, "boundary_points": 2, "activation": "tanh", "options": {"resample": 5}}
+    whole = sapm.solve(problem, **settings, max_iter=14)
+    x = np.asarray(whole.samples.terms[0].x.value)
+    assert np.mean(np.abs(x - 0.9) < 0.1) > 0.5 and whole.config["drawn_at"] == 10 and whole.config["points"] is None
+    sapm.solve(problem, **settings, max_iter=10, out=tmp_path / "run")
+    resumed = sapm.resume(tmp_path / "run", max_iter=14, problem=problem, progress=False)
+    assert np.array_equal(resumed.history["loss"], whole.history["loss"])
+    with pytest.warns(UserWarning, match="the points stay as they are"):
+        sapm.resume(tmp_path / "run", max_iter=16, progress=False)
+
+
+def test_a_run_ends_when_nothing_falls():
+    assert no_longer_falls([1.0, 0.5, 0.49, 0.5, 0.5, 0.48]) and not no_longer_falls([1.0, 0.5, 0.49, 0.5, 0.4])
+    assert not no_longer_falls([1.0, 2.0, 3.0])
