@@ -274,11 +274,11 @@ def execute(
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = first
         while True:
-            due = every and run is not None and at % every == 0 and at > config.get("drawn_at", 0)
+            due = every and at % every == 0 and at > config.get("drawn_at", 0)
             if due and not isinstance(problem, PDE):
                 warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=3)
                 due = every = 0
-            if due:
+            if due and run is not None:
                 solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
                 x, size = harder(problem, samples, solved, sigma, at)
                 config["drawn_at"], config["fresh"] = at, [*config.get("fresh", ()), size]

@@ -43,7 +43,7 @@ def test_answers_solve_their_problems(name):
 def test_two_functions_and_what_was_seen():
     problem = textbook.PROBLEMS["lotka_volterra"].make()
     t = jnp.linspace(0.0, 6.0, 50)
-    both = lambda t: references.lotka_volterra(t)  # noqa: E731
+    both = references.lotka_volterra
     (u, v), (du, dv) = (np.asarray(a).T for a in jax.vmap(lambda t: jax.jvp(both, (t,), (jnp.ones(()),)))(t[1:-1]))
     assert np.allclose(du, u * (1.5 - v), atol=1e-8) and np.allclose(dv, v * (u - 3), atol=1e-8)
     assert np.allclose(both(0.0), problem.samples(4, 1, 0, 1.0).terms[1].y[0], atol=1e-10)

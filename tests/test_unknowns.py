@@ -123,7 +123,7 @@ def test_a_periodic_system_and_its_fields(tmp_path):
         result.reference_error()
     with pytest.raises(AttributeError, match="no 'w'"):
         _ = u.w
-    with pytest.raises(ValueError, match="not yet: model='sapm' by 'alternating' .* has 2 unknown functions"):
+    with pytest.raises(ValueError, match=r"not yet: model='sapm' by 'alternating' .* has 2 unknown functions"):
         sapm.solve(problem, **TINY, method="alternating")
 
 
@@ -216,18 +216,18 @@ def test_hard_conditions_hold_and_the_error_is_estimated(tmp_path):
 
 def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     """A layer near x = 1: half of the points move there; cut and continued, the run has the same numbers."""
-    exact = lambda p: jnp.tanh(40 * (p.x - 0.9))  # noqa: E731
-    second = jax.grad(jax.grad(lambda x: jnp.tanh(40 * (x - 0.9))))
+    exact = lambda p: jnp.tanh(100 * (p.x - 0.9))  # noqa: E731
+    second = jax.grad(jax.grad(lambda x: jnp.tanh(100 * (x - 0.9))))
     problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx - second(p.x), [sapm.Dirichlet(exact)], exact)
-    settings = TINY | {"points": 60, "boundary_points": 2, "activation": "tanh", "options": {"resample": 5}}
-    whole = sapm.solve(problem, **settings, max_iter=14)
+    settings = TINY | {"points": 20, "boundary_points": 2, "activation": "tanh", "options": {"resample": 5}}
+    whole = sapm.solve(problem, **settings, max_iter=21)
     x = np.asarray(whole.samples.terms[0].x.value)
-    assert np.mean(np.abs(x - 0.9) < 0.1) > 0.5 and whole.config["drawn_at"] == 10 and whole.config["points"] is None
-    sapm.solve(problem, **settings, max_iter=10, out=tmp_path / "run")
-    resumed = sapm.resume(tmp_path / "run", max_iter=14, problem=problem, progress=False)
+    assert np.mean(np.abs(x - 0.9) < 0.05) > 0.25 and whole.config["drawn_at"] == 20 and whole.config["points"] is None
+    sapm.solve(problem, **settings, max_iter=15, out=tmp_path / "run")
+    resumed = sapm.resume(tmp_path / "run", max_iter=21, problem=problem, progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
     with pytest.warns(UserWarning, match="the points stay as they are"):
-        sapm.resume(tmp_path / "run", max_iter=16, progress=False)
+        sapm.resume(tmp_path / "run", max_iter=26, progress=False)
 
 
 def test_a_run_ends_when_nothing_falls():
