@@ -13,7 +13,7 @@ from sapm.problem import PDE
 from sapm.regression import whole
 
 ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
-GAUSS_NEWTON, GAUSS_NEWTON_RELU, GAUSS_NEWTON_RESAMPLING = 100, 200, 150
+GAUSS_NEWTON, GAUSS_NEWTON_RELU = 100, 200
 
 
 def positive(name: str, value) -> float:
@@ -49,11 +49,9 @@ def key(given) -> int:
     return int(given)
 
 
-def iterations(method: str, kind: str, sigma: Activation, options: dict) -> int:
+def iterations(method: str, kind: str, sigma: Activation) -> int:
     if method != "gauss-newton":
         return ITERATIONS[kind]
-    if options.get("resample"):
-        return GAUSS_NEWTON_RESAMPLING
     return GAUSS_NEWTON_RELU if sigma.name == "relu" else GAUSS_NEWTON
 
 
