@@ -21,7 +21,7 @@ from sapm.train import Run, settled
 EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
 WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
-TIMES, LESS = 4, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end
+TIMES, LESS = 8, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end
 
 
 @jax.jit

@@ -14,7 +14,7 @@ from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.objective import Point, objective
 from sapm.pointwise import evaluate
-from sapm.resample import no_longer_falls
+from sapm.resample import TIMES, no_longer_falls
 from sapm.result import relative_error
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
@@ -231,5 +231,5 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
 
 
 def test_a_run_ends_when_nothing_falls():
-    assert no_longer_falls([1.0, 0.5, 0.49, 0.5, 0.5, 0.48]) and not no_longer_falls([1.0, 0.5, 0.49, 0.5, 0.4])
-    assert not no_longer_falls([1.0, 2.0, 3.0])
+    assert no_longer_falls([1.0, 0.5, *[0.48] * TIMES]) and not no_longer_falls([1.0, 0.5, *[0.48] * (TIMES - 1), 0.4])
+    assert not no_longer_falls([1.0, *[2.0] * (TIMES - 1)])
