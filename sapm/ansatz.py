@@ -70,3 +70,14 @@ class Ansatz:
 
     def __call__(self, x: Float[Array, "n d"], outputs: Float[Array, "n m"]) -> Array:
         return outputs * jax.vmap(self.factor)(x)[:, : outputs.shape[1]] + jax.vmap(self.datum)(x)[:, : outputs.shape[1]]
+
+
+@dataclass(frozen=True)
+class Component:
+    """The same for one of the functions alone."""
+
+    whole: Ansatz
+    i: int
+
+    def __call__(self, x: Float[Array, "n d"], output: Float[Array, "n 1"]) -> Array:
+        return self.whole(x, jnp.repeat(output, self.whole.fields, 1))[:, self.i : self.i + 1]

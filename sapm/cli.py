@@ -160,7 +160,8 @@ def resume(
     places = {model: path / model for model in models} or {folder.resolve().name: folder for folder in run_folders(path)}
     settings |= {k: v for k, v in (("max_iter", max_iter), ("max_seconds", max_seconds)) if v is not None}
 
-    again = None if problem is None else load_problem(problem)[0]
+    known = problem or (spec if spec in EXPERIMENTS else None)
+    again = None if known is None else load_problem(known)[0]
 
     def make(model: str, folder: Path):
         if not models or (folder / "checkpoint" / "latest.sapm").exists():

@@ -91,6 +91,16 @@ def unknowns(residual: Callable) -> tuple[str, ...]:
     return tuple(names[1:])
 
 
+def _unused(equation: Equation, x: np.ndarray) -> list[str]:
+    """Parameters that change nothing at the points x, for some numbers in the place of the derivatives."""
+    if not equation.parameters:
+        return []
+    v = jnp.asarray(np.random.default_rng(0).normal(size=(len(equation.keys), len(equation.fields))))
+    guesses = jnp.asarray(list(equation.parameters.values()))
+    slopes = jax.vmap(lambda row: jax.jacfwd(lambda q: equation._at(row, v, list(q)))(guesses))(jnp.asarray(x))
+    return [name for i, name in enumerate(equation.parameters) if not np.any(np.asarray(slopes)[..., i])]
+
+
 @dataclass(eq=False)
 class Equation:
     """A residual over named coordinates with what tracing has shown of it. `nonlinear` says in which term; "" if it is linear.
@@ -188,6 +198,10 @@ class Equation:
             "unknown parameters" * bool(found.parameters),
             f"{found.rows} equations" * (found.rows > 1),
         ]
+        for name in _unused(found, x):
+            raise ValueError(
+                f"parameters has {name!r}, and the residual does not depend on it; use it as p.{name}, or leave it out."
+            )
         if any(several):
             found.nonlinear = next(filter(None, several))
             if not found.traced:

@@ -21,6 +21,7 @@ from sapm.samples import Samples, Weights
 from sapm.term import Term
 
 FEATURES, SCALES = 1200, (1.0, 2.0, 4.0, 8.0)  # how many, and the standard deviations of their directions, in equal shares
+CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
 
 
@@ -35,12 +36,16 @@ class Estimate:
     explained: float
     apart: float | None
     points: int
+    finer: bool = True
 
     def __str__(self) -> str:
+        if not np.isfinite(self.error):
+            return "No error estimate: the network or its residual is not finite."
+        other = ", other than those trained on, and more," if self.finer else ""
         share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
         said = (
-            f"Error estimate {self.error:.1e} (relative): at {self.points} points, other than those trained on, and more, a "
-            f"correction of that size accounts for {share}"
+            f"Error estimate {self.error:.1e} (relative): at {self.points} points{other} a correction of that size accounts "
+            f"for {share}"
         )
         said += "; the true error may well be larger." if self.explained < 0.5 else "."
         if self.apart is not None:
@@ -65,26 +70,30 @@ def features(inputs: int, count: int) -> Dense:
 @float64
 def correction(terms: Sequence[Term], network: Network, layer: Dense, fields: int) -> tuple[Array, float]:
     """The coefficients (fields, features + 1) of the correction, and the share of the residual, squared, that it explains."""
-    left, right = [], []
-    for term in terms:
-        R, A = _equations(term, network, layer, fields)
-        root = jnp.sqrt(jnp.broadcast_to(term.weight, (len(R),)))
-        left.append((A * root[:, None, None]).reshape(-1, A.shape[-1]))
-        right.append((R * root[:, None]).reshape(-1))
-    A, R = np.asarray(jnp.concatenate(left)), np.asarray(jnp.concatenate(right))
-    scale = np.maximum(np.linalg.norm(A, axis=0), 1e-300)
-    found = _least_squares(A / scale, -R) / scale
-    rest = float(np.sum((R + A @ found) ** 2) / max(np.sum(R**2), 1e-300))
     count = len(layer.b) + 1
-    return jnp.asarray(found[: fields * count].reshape(fields, count)), 1 - min(rest, 1.0)
+    square, right, total = 0.0, 0.0, 0.0
+    for term in terms:
+        for begin in range(0, len(term.y), CHUNK):
+            R, A, weight = _equations(_rows(term, begin), network, layer, fields)
+            root = jnp.sqrt(weight)
+            A, R = (A * root[:, None, None]).reshape(-1, A.shape[-1]), (R * root[:, None]).reshape(-1)
+            square, right, total = square + A.T @ A, right + A.T @ R, total + float(R @ R)
+    if not np.isfinite(total):
+        return jnp.full((fields, count), jnp.nan), 0.0
+    scale = np.sqrt(np.maximum(np.diag(square), 1e-300))
+    square, right = np.asarray(square) / np.outer(scale, scale), np.asarray(right) / scale
+    values, vectors = np.linalg.eigh(square)
+    kept = values > SMALL * values[-1]  # the others are lost in rounding
+    along = vectors[:, kept].T @ right
+    found = -(vectors[:, kept] @ (along / values[kept])) / scale
+    explained = float(np.sum(along**2 / values[kept]) / max(total, 1e-300))
+    return jnp.asarray(found[: fields * count].reshape(fields, count)), min(explained, 1.0)
 
 
-def _least_squares(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """By the normal equations' eigenvalues; those lost in rounding are left out."""
-    values, vectors = np.linalg.eigh(A.T @ A)
-    kept = values > SMALL * values[-1]
-    V = vectors[:, kept]
-    return V @ ((V.T @ (A.T @ b)) / values[kept])
+def _rows(term: Term, begin: int) -> Term:
+    """Some of the samples."""
+    n = len(term.y)
+    return jax.tree.map(lambda a: a[begin : begin + CHUNK] if a.ndim and len(a) == n else a, term)
 
 
 @jax.jit
@@ -92,8 +101,8 @@ def _output(network: Network, x: Jet) -> Jet:
     return network(x)
 
 
-def _equations(term: Term, network: Network, layer: Dense, fields: int) -> tuple[Array, Array]:
-    """The residual (n, rows), and its derivative (n, rows, fields · (features + 1) + parameters) along every feature."""
+def _equations(term: Term, network: Network, layer: Dense, fields: int) -> tuple[Array, Array, Array]:
+    """The residual (n, rows), its derivative (n, rows, fields · (features + 1) + parameters) along every feature, the weights."""
     residual, back = jax.vjp(term.residual, _output(network, term.x))
     n, rows = residual.shape
     z = lift(sin, layer(term.x))
@@ -104,7 +113,7 @@ def _equations(term: Term, network: Network, layer: Dense, fields: int) -> tuple
         c = back(jnp.broadcast_to(row, (n, rows)))[0]
         parts = [c.value[:, i, None] * value + jnp.einsum("nk,nkf->nf", c.tangents[:, :, i], channels) for i in range(fields)]
         out.append(jnp.concatenate([*parts, c.value[:, fields:]], axis=1))
-    return residual, jnp.stack(out, axis=1)
+    return residual, jnp.stack(out, axis=1), jnp.broadcast_to(term.weight, (n,))
 
 
 @float64

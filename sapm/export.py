@@ -178,5 +178,5 @@ def evaluate_csv(result: Any, path: Path) -> tuple[list[str], np.ndarray]:
             if not np.isfinite(x[i, j]):
                 raise ValueError(f"{path}, line {line}, column {u.names[j]!r}: {text} is not finite.")
     values = u(x).reshape(len(x), -1)
-    outputs = ["u"] if values.shape[1] == 1 else [f"u{k}" for k in range(1, values.shape[1] + 1)]
+    outputs = ["u"] if values.shape[1] == 1 else list(u.fields) or [f"u{k}" for k in range(1, values.shape[1] + 1)]
     return [*u.names, *outputs], np.concatenate([x, values], axis=1)

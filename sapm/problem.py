@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +16,7 @@ from sapm.characteristics import never_met
 from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
-from sapm.pointwise import evaluate, function_of_point, place, table
+from sapm.pointwise import NEEDS_NUMBERS, evaluate, function_of_point, place, table
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
 from sapm.shapes import stem
@@ -53,7 +54,7 @@ class PDE:
                 "sapm.Dirichlet, sapm.Neumann, sapm.Robin, sapm.Periodic or sapm.Observed."
             )
         conditions = tuple(c for c in given if isinstance(c, Condition))
-        if not conditions:
+        if not given:
             raise ValueError(
                 "conditions is empty, so the solution is not determined; add an Initial, Inflow or Dirichlet condition."
             )
@@ -99,7 +100,14 @@ class PDE:
             )
         faces = tuple(dict.fromkeys(face for c in hard for face in self.faces(c)))
         found = Ansatz(self.domain, faces, hard[0].g, len(self.fields), len(self.equation.parameters))
-        found.factor(jnp.asarray(self.domain.points(1, 1)[0]))
+        row = jnp.asarray(self.domain.points(1, 1)[0])
+        found.factor(row)
+        try:
+            jax.eval_shape(found.datum, row)
+        except NEEDS_NUMBERS:
+            raise ValueError(
+                "the datum of a hard condition is differentiated; write it with jax.numpy, without `if` on p."
+            ) from None
         return found
 
     def _left_open(self) -> str:
@@ -108,6 +116,12 @@ class PDE:
         covered = {stem(face) for c in self.stated if c.about == "value" for face in self.faces(c)}
         if any(isinstance(c, Observed) for c in self.stated):
             return ""
+        given = {i for c in self.stated for i in c.meant(self.fields)}
+        if self.stated and len(given) < len(self.fields):
+            missing = next(name for i, name in enumerate(self.fields) if i not in given)
+            return f"the problem may not be well posed: no condition is about {missing}; add one with of={missing!r}."
+        if self.equation.rows < len(self.fields):
+            return f"the problem is not well posed: {self.equation.rows} equations for {len(self.fields)} unknown functions."
         if all(c.about == "derivative" for c in self.stated) and () not in keys:
             return "the problem is not well posed: no condition says what u itself is, so u + constant solves it as well."
         if "t" not in names or not any("t" in key for key in keys):
@@ -236,10 +250,7 @@ class PDE:
         """Interior and boundary points with coefficients and data. The boundary term weighs mu in all."""
         domain, names = self.domain, self.domain.names
         x = interior_points(domain, points, "points", domain.first)
-        total, k = (
-            whole("boundary_points", boundary_points, len(self.soft), ", one for each condition"),
-            len(self.soft),
-        )
+        total, k = whole("boundary_points", boundary_points, len(self.soft), ", one for each condition"), len(self.soft)
         parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.soft)]
         mu = self.mu if mu is None else mu
         terms, kinds = [self.interior(x)], {}

@@ -15,10 +15,9 @@ import numpy as np
 from sapm import checks, store
 from sapm.foreign import Weights, checked, form_of
 from sapm.jet import Activation, float64
-from sapm.network import Network
 from sapm.objective import mean_square
 from sapm.result import Result, solution
-from sapm.samples import Samples
+from sapm.samples import Samples, network_of
 from sapm.solution import Solution
 from sapm.solver import Progress, doubts, execute, plan
 
@@ -124,13 +123,15 @@ def refine(
     folder = None if out is None else store.Folder(out)
     more: dict[str, Any] = {"folder": folder, "progress": progress, "on_record": on_record}
     full = lambda pairs, numbers: replace(solution(samples, pairs, sigma), parameters=dict(numbers)).network_weights  # noqa: E731
-    start = full(weights, samples.parameters)
+    start = full(weights, (network.parameters if isinstance(network, Solution) else None) or samples.parameters)
     with nullcontext() if folder is None else folder.claim:
         result = execute(problem, samples, config, sigma, networks=[start], **more)
     new = form.put(network, result.best.weights)
     rounded = [(np.asarray(W, float), np.asarray(b, float)) for W, b in form.pairs(new)]
     sound = form.agrees(new, rounded, sigma, x)
     end = result.best.parameters
+    if isinstance(new, Solution):
+        new = replace(new, parameters=end, embedding=samples.embedding, ansatz=samples.ansatz)
     networks = (start, full(rounded, end), result.best.network_weights)
     return _judge(network, new, result, sound, *(_measure(result, w, sigma) for w in networks))
 
@@ -157,7 +158,7 @@ def _check_fit(network, weights: Weights, samples: Samples) -> None:
 @float64
 def _measure(result: Result, weights: Weights, sigma: Activation) -> dict[str, float | None]:
     """The losses and the errors of a network, in double precision."""
-    samples, network = result.samples, Network.of(weights, sigma, len(result.samples.parameters))
+    samples, network = result.samples, network_of(result.samples, weights, sigma)
     found: dict[str, float | None] = {"mean_squared_loss": float(_loss(network, samples.terms))}
     if samples.validation is not None:
         found["validation_loss"] = float(_loss(network, (samples.validation,)))

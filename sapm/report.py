@@ -152,7 +152,10 @@ def _solution(result, i: int) -> Figure:
     if not term.is_pde:
         n = int(np.sum(np.broadcast_to(np.asarray(term.weight), len(term.y)) > 0))
         ax.plot(np.asarray(term.x.value)[:n, :1], np.asarray(term.y)[:n], ".", color=FAINT, ms=5, label="training points")
-    ax.plot(x[:, 0], _mask(result, x, u(x).reshape(len(x), -1)), color=ACCENT, lw=1.6, label="network")
+    values = _mask(result, x, u(x).reshape(len(x), -1))
+    for k in range(values.shape[1]):
+        more = {"color": ACCENT, "label": "network"} if not u.fields else {"label": u.fields[k]}
+        ax.plot(x[:, 0], values[:, k], lw=1.6, **more)
     handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
     ax.legend(handles.values(), handles.keys(), frameon=False, fontsize=9)
     ax.set_xlabel(u.names[0])
@@ -194,26 +197,29 @@ def _maps(result, u, value, label: str, colours: str) -> Figure:
     down, across = (names[-1], names[-2])
     axis = [np.linspace(*ends, 121) for ends in box[-2:]]
     grid = np.stack(np.meshgrid(*axis, indexing="ij"), -1).reshape(-1, 2)
-    panels = []
-    for cut in cuts:
+    panels, fields = [], u.fields if len(names) == 2 and u.fields else (u.fields or ("u",))[:1]
+    shown = [(k, cut) for k in range(len(fields)) for cut in cuts]
+    for k, cut in shown:
         x = grid if cut is None else np.insert(grid, 0, cut, axis=1)
-        panels.append(_mask(result, x, value(x))[:, 0].reshape(121, 121))
+        panels.append(_mask(result, x, value(x))[:, k].reshape(121, 121))
+    label = label if len(fields) > 1 else label.replace("u", fields[0], 1)
     finite = np.concatenate([p[np.isfinite(p)] for p in panels])
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (-1.0, 1.0)
     if colours == "RdBu_r":
         high = max(abs(low), abs(high)) or 1.0
         low = -high
-    figure, axes = _figure(len(cuts), 5.2 if len(cuts) == 1 else 4.0)
+    figure, axes = _figure(len(shown), 5.2 if len(shown) == 1 else 4.0)
     width, height = (ends[1] - ends[0] for ends in box[-2:])
     equal = (result.samples.domain or {"kind": "box"})["kind"] != "box" and "t" not in names[-2:] and 0.2 < height / width < 5
-    for ax, cut, panel in zip(axes, cuts, panels, strict=True):
+    for ax, (k, cut), panel in zip(axes, shown, panels, strict=True):
         ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
         ax.set_xlabel(across)
         ax.set_ylabel(down)
         if equal:
             ax.set_aspect("equal")
-        ax.set_title(f"seed {u.seed}" if cut is None else f"{names[0]} = {cut:.3g}", fontsize=11, color=INK)
-    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label, shrink=0.7 if equal and len(cuts) > 1 else 1.0)
+        name = f"{fields[k]}, " if len(fields) > 1 else ""
+        ax.set_title(f"{name}seed {u.seed}" if cut is None else f"{names[0]} = {cut:.3g}", fontsize=11, color=INK)
+    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label, shrink=0.7 if equal and len(shown) > 1 else 1.0)
     return figure
 
 
@@ -282,6 +288,10 @@ def page(result: Any, title: str = "") -> str:
     error = best.get("solution_error", best.get("test_error"))
     lead = f"Best of {len(rows)} seeds: true loss {best['mean_squared_loss']:.2e}"
     lead += f", relative error {error:.2e}." if error is not None else "."
+    if result.best.parameters:
+        lead += " Found: " + ", ".join(f"{name} = {value:.6g}" for name, value in result.best.parameters.items()) + "."
+    if result.samples.kind == "pde" and error is None:
+        lead += f" {result.error_estimate()}"
     head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0])
     body = "".join(
         f"<tr{' class=best' if i == result.run.best else ''}>{''.join(_cell(v) for v in row.values())}</tr>"

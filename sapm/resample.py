@@ -14,12 +14,13 @@ from jaxtyping import Array
 from sapm.jet import Activation, float64
 from sapm.network import Network
 from sapm.problem import PDE
-from sapm.samples import Samples, Weights
+from sapm.samples import Samples, Weights, network_of
 from sapm.term import Term
 from sapm.train import Run, settled
 
 EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
+POOLS = 16  # as many of these before the first comes again
 WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
 TIMES, LESS = 8, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end
 
@@ -31,21 +32,21 @@ def _sizes(network: Network, term: Term) -> Array:
 
 @float64
 def harder(
-    problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, now: int
+    problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int
 ) -> tuple[np.ndarray | None, float]:
     """The points to train on from here, n as before; None if the residual elsewhere is not much larger than at those there are.
     And how large it is there, of the best seed.
 
     Of a pool of further Halton points, those with a large residual are the more likely to be taken; every seed has a say.
-    The others are the first of the sequence. `now` counts steps, so that every draw is another one.
+    The others are the first of the sequence. `draw` counts, so that every draw is another one.
     """
     domain, n = problem.domain, len(samples.terms[0].y)
     size = min(POOL * n, MOST)
-    pool = domain.points(size, domain.first + n + now * size)
+    pool = domain.points(size, domain.first + n + draw % POOLS * size)
     term = problem.samples(pool, max(1, len(problem.soft)), 0, 1.0).terms[0]
     found, worse, least = np.zeros(size), [], np.inf
     for weights in networks:
-        network = Network.of([(jnp.asarray(W), jnp.asarray(b)) for W, b in weights], sigma, len(samples.parameters))
+        network = network_of(samples, weights, sigma)
         here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
         if np.isfinite(there).all() and there.any():
             found += there / there.mean()
@@ -54,7 +55,7 @@ def harder(
             least = min(least, rms)
     if not worse or np.median(worse) < WORSE:
         return None, least
-    drawn = np.random.default_rng(now).choice(size, int(SHARE * n), replace=False, p=found / found.sum())
+    drawn = np.random.default_rng(draw).choice(size, int(SHARE * n), replace=False, p=found / found.sum())
     return np.concatenate([domain.points(n - len(drawn)), pool[drawn]]), least
 
 
@@ -63,13 +64,12 @@ def no_longer_falls(sizes: Sequence[float]) -> bool:
     return len(sizes) > TIMES and min(sizes[-TIMES:]) > LESS * min(sizes[:-TIMES])
 
 
-def ended(run: Run, at: int) -> Run:
-    """A run in which no seed has more to gain."""
-    why = f"the residual at fresh points no longer falls, after {at} iterations."
-    over = [status == "finished" for status in run.status]
-    status = tuple("stalled" if end else old for end, old in zip(over, run.status, strict=True))
-    reason = tuple(why if end else old for end, old in zip(over, run.reason, strict=True))
-    return replace(run, status=status, reason=reason)
+def closed(run: Run, status: str, why: str) -> Run:
+    """A run that goes on with no seed."""
+    going = [old == "finished" for old in run.status]
+    states = tuple(status if end else old for end, old in zip(going, run.status, strict=True))
+    reason = tuple(why if end else old for end, old in zip(going, run.reason, strict=True))
+    return replace(run, status=states, reason=reason)
 
 
 @jax.jit

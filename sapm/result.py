@@ -23,7 +23,7 @@ from sapm.methods.build import build
 from sapm.network import Network
 from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
-from sapm.samples import Samples, describe, from_arrays, nonlinear, scaling_of, to_arrays
+from sapm.samples import Samples, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
 from sapm.term import Term
 from sapm.train import Run
@@ -94,7 +94,7 @@ class Result:
                 "mean_squared_loss": float(true[i]),
                 "train_error": float(np.sqrt(true[i] / size)) if size > 0 else float(np.sqrt(true[i])),
             }
-            row |= self.errors(u)
+            row |= self.errors(u) | u.parameters
             rows.append(row | {"iterations": int(run.final("iteration")[i]), "status": run.status[i], "reason": run.reason[i]})
         return rows
 
@@ -109,8 +109,7 @@ class Result:
     @float64
     def _residual(self, u: Solution) -> float:
         """Root mean square of the PDE's residual at the held-out points: a loss that falls only on the training points shows."""
-        network = Network.of(u.network_weights, u.sigma, len(self.samples.parameters))
-        return float(np.sqrt(_held_out(network, self.samples.held)))
+        return float(np.sqrt(_held_out(network_of(self.samples, u.network_weights, u.sigma), self.samples.held)))
 
     def summary(self) -> Summary:
         """The table, with what was run and what the certificate says; print it or show it with rich."""
@@ -200,7 +199,7 @@ class Result:
             order = [j for j in np.argsort(self.run.final("loss"), kind="stable") if j != i]
             x = samples.test.get("x")
             apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
-            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y))
+            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y), isinstance(self.problem, PDE))
         return self._estimates[i]
 
     @cached_property

@@ -15,8 +15,11 @@ from jaxtyping import Array
 from sapm.ansatz import Ansatz
 from sapm.domain import domain_from
 from sapm.embedding import Embedding, embedding_from
-from sapm.jet import Jet, float64
+from sapm.jet import Activation, Jet, float64
+from sapm.network import Network
 from sapm.term import Term
+
+Weights = Sequence[tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,11 @@ def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
     terms |= {name: term for name in ("validation", "held") if (term := getattr(samples, name)) is not None}
     for name, term in terms.items():
         parts: dict[str, Any] = {"x": term.x.value, "y": term.y, "c": term.c, "weight": term.weight}
-        if term.function is not None or not np.array_equal(term.x.tangents, _coordinates(term.x.value, term.channels)):
+        if (
+            term.x.forms
+            or term.function is not None
+            or not np.array_equal(term.x.tangents, _coordinates(term.x.value, term.channels))
+        ):
             parts["directions"] = term.x.tangents
         if term.x.forms:
             parts["forms"] = np.asarray(term.x.forms)
@@ -157,6 +164,13 @@ def describe(samples: Samples) -> dict[str, Any]:
     return {"kind": samples.kind, "names": samples.names, "domain": samples.domain} | more
 
 
+def network_of(samples: Samples, weights: Weights, sigma: Activation) -> Network:
+    """The network with these weights, in the problem's own units, as its terms take it: parameters count in their guesses."""
+    *inner, (W, b) = weights
+    m = len(b) - len(samples.parameters)
+    return Network.of([*inner, (W, np.append(b[:m], b[m:] / samples.units))], sigma, len(samples.parameters))
+
+
 @float64
 def embedded(samples: Samples, embedding: Embedding) -> Samples:
     """The same problem for a network that gets the features in place of the coordinates."""
@@ -183,7 +197,6 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 
 # ---------------------------------------------------------------- units
 
-Weights = Sequence[tuple[Any, Any]]
 USUAL = (1.0, 100.0)  # `strength` of the operators that the damping was chosen on
 
 

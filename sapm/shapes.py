@@ -22,7 +22,7 @@ def halton(n: int, dimension: int, start: int = 0) -> np.ndarray:
     if dimension == 0:
         return np.zeros((n, 0))
     sequence = qmc.Halton(dimension, scramble=False)
-    sequence.fast_forward(start)
+    sequence.num_generated = start  # `fast_forward` would make all of them
     return sequence.random(n)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.ansatz import Component
 from sapm.embedding import Embedding
 from sapm.jet import Activation, float64
 from sapm.names import nearest
@@ -68,7 +69,7 @@ class Solution:
             raise AttributeError(f"a solution has no {name!r}." + nearest(name, self.fields))
         W, b = self.weights[-1]
         i = self.fields.index(name)
-        ansatz = self.ansatz and (lambda x, z: self.ansatz(x, jnp.repeat(z, len(self.fields), 1))[:, i : i + 1])
+        ansatz = None if self.ansatz is None else Component(self.ansatz, i)
         return replace(self, weights=[*self.weights[:-1], (W[i : i + 1], b[i : i + 1])], fields=(), ansatz=ansatz)
 
     @property

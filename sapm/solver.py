@@ -31,7 +31,7 @@ from sapm.methods.build import (
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar
 from sapm.regression import whole
-from sapm.resample import EVERY, ended, harder, no_longer_falls, renewed
+from sapm.resample import EVERY, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.samples import Samples, scaling_of
 from sapm.train import Moment, Run, train
@@ -97,8 +97,9 @@ def plan(
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
         separable = not getattr(problem, "beyond", "")
-        counted = isinstance(points, (int, np.integer))
+        counted = isinstance(points, (int, np.integer)) and not (options or {}).get("lifted")
         anew = EVERY if counted and isinstance(problem, PDE) and not problem.equation.first_order_linear else 0
+        anew = (options or {}).get("resample", anew)
         method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable, anew)
         model = "ls" if method == "lbfgs" else model  # it is on the true loss
         options = more | (options or {})
@@ -270,27 +271,34 @@ def execute(
 
     label = f"{config['model'].upper()} · {config['method']}"
     with Bar(label, config["max_iter"], seconds, progress, first) as bar, store.every_interrupt():
-        run, every = previous, options.get("resample") or 0
+        run, every = previous, 0 if config.get("over") else options.get("resample") or 0
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = first
         while True:
-            due = every and at % every == 0 and at > config.get("drawn_at", 0)
+            began = time.perf_counter()
+            due = every and at % every == 0 and config.get("drawn_at", 0) < at < config["max_iter"]
             if due and not isinstance(problem, PDE):
                 warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=3)
                 due = every = 0
             if due and run is not None:
-                solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
-                x, size = harder(problem, samples, solved, sigma, at)
-                config["drawn_at"], config["fresh"] = at, [*config.get("fresh", ()), size]
-                if no_longer_falls(config["fresh"]):
-                    run = ended(run, at)
+                try:
+                    solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
+                    x, size = harder(problem, samples, solved, sigma, at // every)
+                    fresh = [*config.get("fresh", ()), size]
+                    if no_longer_falls(fresh):
+                        why = f"the residual at fresh points no longer falls, after {at} iterations."
+                        config["over"], run = True, closed(run, "stalled", why)
+                        break
+                    if x is not None:
+                        held = samples.test.get("x", 0)
+                        new = problem.samples(x, config["boundary_points"], held, config["mu"])
+                        new = replace(new, kept=samples.scaling)
+                        method = build(new, config | {"points": None}, sigma)
+                        run, samples, config["points"] = renewed(run, method), new, None
+                    config["drawn_at"], config["fresh"] = at, fresh
+                except KeyboardInterrupt:
+                    run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                     break
-                if x is not None:
-                    held = samples.test.get("x", 0)
-                    samples, kept = problem.samples(x, config["boundary_points"], held, config["mu"]), samples.scaling
-                    samples = replace(samples, kept=kept)
-                    config["points"], method = None, build(samples, config, sigma)
-                    run = renewed(run, method)
             at = min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
             run = train(
                 method,
@@ -305,6 +313,7 @@ def execute(
                 watch=watch,
                 previous=run,
                 initial=initial,
+                spent=time.perf_counter() - began,
             )
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break

@@ -334,13 +334,14 @@ def train(
     validation: Term | None = None,
     watch: Callable[[Moment], Any] | None = None,
     previous: Run | None = None,
+    spent: float = 0.0,
 ) -> Run:
     """Run up to `iterations` steps, or for that many `seconds`, for every seed, and record the losses (see `next_record`).
 
     Seed s draws from fold_in(key, s), whoever runs beside it. A seed stops as "stalled" when its best loss has fallen by less
     than the fraction `stall` over the last `patience` iterations, or its loss on the validation term has not fallen at all.
     `initial`: start from these states instead of `method.init`. `watch` is called between compiled calls; True stops the run.
-    `previous` continues a run: the same numbers, bit for bit, as if it had never stopped.
+    `previous` continues a run: the same numbers, bit for bit, as if it had never stopped. `spent`: seconds since, that count.
     """
     if iterations < 0 or (record_every is not None and record_every < 1):
         raise ValueError(f"iterations={iterations} must not be negative, and record_every={record_every} must be at least 1.")
@@ -358,6 +359,7 @@ def train(
         keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
         states = _start(method, keys) if initial is None else settled(initial)
     loop = _Loop(method, numbers, states, validation, previous, record_every)
+    loop.began -= spent
     show = watch or (lambda moment: False)
     try:
         loop.mark()

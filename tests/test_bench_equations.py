@@ -124,5 +124,5 @@ def test_deepxde():
 
 @pytest.mark.slow
 def test_deepxde_is_told_every_problem():
-    said, _ = deepxde(*textbook.PROBLEMS)
-    assert list(said) == list(textbook.PROBLEMS) and said["wave_1d"][2] == ["DirichletBC", "IC", "OperatorBC"]
+    said, _ = deepxde(*EQUATIONS)
+    assert list(said) == list(EQUATIONS) and said["wave_1d"][2] == ["DirichletBC", "IC", "OperatorBC"]

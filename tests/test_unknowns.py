@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from scipy.stats import qmc
 from test_second_order import nested
 
 import sapm
@@ -16,6 +17,7 @@ from sapm.objective import Point, objective
 from sapm.pointwise import evaluate
 from sapm.resample import TIMES, no_longer_falls
 from sapm.result import relative_error
+from sapm.shapes import halton
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
 
@@ -29,7 +31,7 @@ def rod(**more):
     x = np.random.default_rng(0).uniform(size=(40, 2))
     u = np.exp(-0.3 * np.pi**2 * x[:, 0]) * np.sin(np.pi * x[:, 1])
     conditions = [sapm.Initial(decay), sapm.Dirichlet(lambda p: 0.0), sapm.Observed(x, u)]
-    settings = {"parameters": {"k": 1.0}} | more
+    settings = {"parameters": {"k": 0.7}} | more
     return sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - p.k * u.xx, conditions, decay, **settings)
 
 
@@ -74,9 +76,13 @@ def test_a_parameter_is_found_and_kept(tmp_path):
     result.save(tmp_path / "a.sapm")
     back = sapm.load(tmp_path / "a.sapm", problem=problem)
     assert back.best.parameters == u.parameters and back.table == result.table
-    assert "found: k = 0." in str(result.summary())
+    assert "found: k = 0." in str(result.summary()) and result.table[0]["k"] == u.parameters["k"]
+    x, eye = result.samples.test["x"], lambda d: u.d(*d)(result.samples.test["x"])
+    by_hand = np.sqrt(np.mean((eye("t") - u.parameters["k"] * eye("xx")) ** 2))
+    assert np.isclose(result.table[0]["test_residual"], by_hand, rtol=1e-6) and len(x) == 200
     better = sapm.refine(u, problem, points=150, boundary_points=60, max_iter=5, progress=False)
-    assert abs(better.result.best.parameters["k"] - 0.3) < 1e-4
+    assert better.network.parameters == better.result.best.parameters and better.result.history["loss"][0, 0] < 1e-3
+    assert abs(better.network.parameters["k"] - 0.3) < 1e-4
 
 
 # ---------------------------------------------------------------- several functions
@@ -139,6 +145,12 @@ REFUSED = {
     "exact too short": (lambda: sapm.PDE(BOX, lambda p, u, v: (u.t, v.t), [start], lambda p: 0.0), ValueError, "exact gave 1"),
     "parameter name": (lambda: rod(parameters={"x": 1.0}), ValueError, "that is no coordinate"),
     "parameter guess": (lambda: rod(parameters={"k": np.nan}), ValueError, "must be a finite number"),
+    "unused parameter": (lambda: rod(parameters={"k": 1.0, "c": 1.0}), ValueError, "does not depend on it; use it as p.c"),
+    "hard NumPy": (
+        lambda: sapm.PDE(BOX, heat, [sapm.Initial(lambda p: np.sin(p.x), hard=True)]),
+        ValueError,
+        "hard condition is differentiated",
+    ),
     "unknown parameter": (lambda: rod(parameters={"c": 1.0}), ValueError, "p.k is not a coordinate"),
     "no coordinate": (lambda: sapm.PDE(BOX, heat, [start, sapm.Periodic("y")]), ValueError, "not about a coordinate"),
     "all periodic": (
@@ -228,6 +240,21 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
     with pytest.warns(UserWarning, match="the points stay as they are"):
         sapm.resume(tmp_path / "run", max_iter=26, progress=False)
+
+
+def test_periodicity_alone_is_enough_and_gaps_are_named():
+    steady = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.value - u.xx - jnp.sin(2 * jnp.pi * p.x), [sapm.Periodic("x")])
+    assert len(steady.samples(10, 1, 0).terms) == 1 and steady.ill_posed == ""
+    with pytest.warns(UserWarning, match="no condition is about v; add one with of='v'"):
+        circle([sapm.Initial(lambda p: 1.0, of="u")])
+    with pytest.warns(UserWarning, match="1 equations for 2 unknown functions"):
+        sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u, v: u.t - v.t, [sapm.Initial(lambda p: (0.0, 0.0))])
+
+
+def test_far_points_of_the_sequence():
+    x = qmc.Halton(3, scramble=False)
+    x.fast_forward(5000)
+    assert np.array_equal(halton(7, 3, 5000), x.random(7))
 
 
 def test_a_run_ends_when_nothing_falls():
