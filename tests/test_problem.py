@@ -108,10 +108,13 @@ def test_ill_posed_is_said():
     with pytest.warns(UserWarning, match=r"comes from the face 'x-' at \(t=.*, x=-1\), where no condition is given"):
         pde = sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.x, [sapm.Initial(lambda p: p.x)])
     assert np.isnan(reference(pde, np.array([[0.9, -0.8]]))).all()
-    with pytest.warns(UserWarning, match="never reaches the boundary"):
-        sapm.PDE(sapm.Ball(2), lambda p, u: -p.x2 * u.x1 + p.x1 * u.x2, [sapm.Dirichlet(lambda p: p.x1)])
     steady = sapm.PDE(sapm.Ball(2), lambda p, u: u.x1 + 0.5 * u.x2, [sapm.Inflow(lambda p: p.x1)])
     assert steady.ill_posed == "" and len(steady.samples(20, 10, 5).terms[1].y) == 10
+
+
+def test_ill_posed_rotation_is_said():
+    with pytest.warns(UserWarning, match="never reaches the boundary"):
+        sapm.PDE(sapm.Ball(2), lambda p, u: -p.x2 * u.x1 + p.x1 * u.x2, [sapm.Dirichlet(lambda p: p.x1)])
 
 
 def test_functions_may_branch_and_have_several_outputs():
