@@ -51,8 +51,6 @@ LONG = (  # tests and cases of tests that take many seconds, and whose like run 
     "test_ill_posed_rotation_is_said",
     "test_the_jacobian_and_what_stands_for_it[transport]",
     "test_the_jacobian_and_what_stands_for_it[two outputs]",
-    "test_the_jacobian_and_what_stands_for_it[along the flow]",
-    "test_the_jacobian_and_what_stands_for_it[sample weights]",
     "test_lifted_step_is_the_minimiser_over_all_variables[second order-sapm]",
     "test_lifted_step_is_the_minimiser_over_all_variables[boundary first-sapm]",
     "test_lifted_step_is_the_minimiser_over_all_variables[along the flow-sapm]",
