@@ -177,7 +177,11 @@ def _error(result, i: int) -> Figure:
     error = u(x).reshape(len(x), -1) - (wanted(x) if wanted is not None else test["y"].reshape(len(x), -1))
     if len(u.names) == 1:
         order = np.argsort(x[:, 0])
-        ax.plot(x[order, 0], _mask(result, x, error)[order], color=ACCENT, lw=1.2)
+        for k in range(error.shape[1]):
+            more = {"label": u.fields[k]} if u.fields else {"color": ACCENT}
+            ax.plot(x[order, 0], _mask(result, x, error)[order, k], lw=1.2, **more)
+        if u.fields:
+            ax.legend(frameon=False, fontsize=9)
         ax.axhline(0, color=FAINT, lw=0.8)
         ax.set_ylabel("u - exact")
     else:

@@ -173,7 +173,7 @@ def burgers_inverse():
 
 
 def lotka_volterra():
-    """u' = u (1.5 - v), v' = v (u - 3) from (4, 2), for six units of time: prey and predators, twice around."""
+    """u' = u (1.5 - v), v' = v (u - 3) from (4, 2), for three units of time: prey and predators, once around."""
     from sapm.conditions import Initial
     from sapm.domain import Box
     from sapm.problem import PDE
@@ -182,7 +182,7 @@ def lotka_volterra():
     def residual(p, u, v):
         return u.t - u.value * (1.5 - v.value), v.t - v.value * (u.value - 3)
 
-    return PDE(Box(t=(0, 6)), residual, [Initial(lambda p: (4.0, 2.0))], lambda p: answer(p.t))
+    return PDE(Box(t=(0, 3)), residual, [Initial(lambda p: (4.0, 2.0))], lambda p: answer(p.t))
 
 
 def allen_cahn():
