@@ -6,6 +6,10 @@ networks trained further (50 steps) from the same weights as they are and with n
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import sapm
@@ -22,11 +26,6 @@ SEEDS = range(100, 105)
 @float64
 def last_layer(result, i: int) -> tuple[float, float]:
     """The true loss with the layer that was found, and with the best one for the layers below it."""
-    from dataclasses import replace
-
-    import jax
-    import jax.numpy as jnp
-
     method = build(result.samples, result.config, result.run.method.sigma)
     obj = replace(method.objective, model="ls")
     network = result.run.network(i)

@@ -94,9 +94,10 @@ class Term(eqx.Module):
             signs = jnp.asarray(output.forms, tangents.dtype)
             cross = jnp.einsum("qk,nkm->nqm", signs, phi.tangents[:, :k] * output.tangents[:, :k])
             tangents = tangents.at[:, k:].add(2 * cross)
-        return Jet(g.value + phi.value * output.value, tangents, output.forms)
+        return Jet(self.composed_value(output.value), tangents, output.forms)
 
     def composed_value(self, value: Array) -> Array:
+        """The value of `composed` alone."""
         return value if self.ansatz is None else self.ansatz[1].value + self.ansatz[0].value * value
 
     def residual(self, output: Jet) -> Float[Array, "n m"]:
