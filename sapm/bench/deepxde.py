@@ -165,7 +165,7 @@ class Stated:
     """A case in DeepXDE's words."""
 
     def __init__(self, task: Task, dde: Any):
-        import torch
+        import torch  # type: ignore[import-not-found]
 
         self.task, self.dde, self.torch = task, dde, torch
         self.name, ours = task.case.experiment, task.problem.domain.names
