@@ -64,11 +64,6 @@ def layers(name: str, given, depth: int):
     return a.astype(float).tolist()
 
 
-def devices(given) -> None:
-    if given not in (None, "auto", 1):
-        raise ValueError(f"devices={given!r} is not there yet; leave it out: the default device is used.")
-
-
 def callback(on_record) -> None:
     if on_record is not None and not callable(on_record):
         raise TypeError(f"on_record={on_record!r} is not a function; give one that takes the state and may return True to stop.")

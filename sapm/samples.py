@@ -185,11 +185,7 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 
     def grow(term: Term) -> Term:
         n, d = term.x.value.shape
-        more = rows(n) - n
-        edge = lambda a: jnp.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1), mode="edge")  # noqa: E731
-        x, y, c = jax.tree.map(edge, (term.x, term.y, term.c))
-        weight = jnp.pad(jnp.broadcast_to(term.weight, (n,)), (0, more))
-        return replace(term, x=x, y=y, c=c, weight=weight).widen_input(columns(d))
+        return term.pad(rows(n)).widen_input(columns(d))
 
     validation = None if samples.validation is None else grow(samples.validation)
     return replace(samples, terms=tuple(grow(term) for term in samples.terms), validation=validation)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from sapm import checks, store
+from sapm.devices import agreed, first_process, mesh_of
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -187,9 +189,8 @@ def solve(
     "forward", "noise"). mu: the weight of the boundary term (default: as much as the operator magnifies; `PDE.mu`).
     alpha, beta: fixed weights of tangents and values. options: for the method, by name. out: a folder to keep the run in,
     for `resume`. on_record(state) is called at every record; if it returns True, the run stops. Ctrl-C stops it too, and
-    returns what there is.
+    returns what there is. devices: "auto" (all), how many, or a mesh; seeds and samples are divided among them.
     """
-    checks.devices(devices)
     checks.callback(on_record)
     settings = {
         "points": points,
@@ -209,12 +210,13 @@ def solve(
         "options": options,
     }
     config, sigma = plan(problem, depth, width, activation, **settings)
+    mesh = mesh_of(devices, len(config["seeds"]))
     for sentence in doubts(problem, sigma):
         warnings.warn(sentence, stacklevel=2)
     samples = problem.samples(points, boundary_points, test_points, config["mu"])
     folder = None if out is None else store.Folder(out)
     with nullcontext() if folder is None else folder.claim:
-        return execute(problem, samples, config, sigma, folder=folder, progress=progress, on_record=on_record)
+        return execute(problem, samples, config, sigma, folder=folder, progress=progress, on_record=on_record, mesh=mesh)
 
 
 def doubts(problem, sigma: Activation) -> list[str]:
@@ -235,6 +237,7 @@ def execute(
     folder: store.Folder | None = None,
     progress: bool = True,
     on_record: Callable[[Progress], Any] | None = None,
+    mesh: Mesh | None = None,
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
     options, seconds, config = config["options"], config["max_seconds"], dict(config)
@@ -250,7 +253,7 @@ def execute(
     def keep(run: Run) -> None:
         nonlocal next_save
         began = time.monotonic()
-        store.write(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
+        folder.save(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
         now = time.monotonic()
         next_save = now + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (now - began))
 
@@ -259,7 +262,7 @@ def execute(
         if folder is not None:
             if moment.recorded:
                 folder.append(_line(moment))
-            if time.monotonic() > next_save:
+            if agreed(time.monotonic() > next_save)[0]:
                 keep(moment.run())
         if on_record is None or not moment.recorded:
             return False
@@ -270,7 +273,7 @@ def execute(
         return stop is not None and bool(np.all(stop))
 
     label = f"{config['model'].upper()} · {config['method']}"
-    with Bar(label, config["max_iter"], seconds, progress, first) as bar, store.every_interrupt():
+    with Bar(label, config["max_iter"], seconds, progress and first_process(), first) as bar, store.every_interrupt():
         run, every = previous, 0 if config.get("over") else options.get("resample") or 0
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = first
@@ -314,6 +317,7 @@ def execute(
                 previous=run,
                 initial=initial,
                 spent=time.perf_counter() - began,
+                mesh=mesh,
             )
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break
@@ -321,7 +325,7 @@ def execute(
     if folder is not None:
         keep(run)
         folder.write_history(lines(run))
-        store.write(folder.model, *to_file(run, samples, config))
+        folder.save(folder.model, *to_file(run, samples, config))
         row = {"best": run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
         folder.write_json("summary.json", row | {"seeds": result.table})
     return result
@@ -357,10 +361,12 @@ def resume(
     *,
     progress: bool = True,
     on_record: Callable[[Progress], Any] | None = None,
+    devices=None,
 ) -> Result:
     """Continue a run from its folder (`out=`) or from a saved file: the same numbers, bit for bit, as if it had never stopped.
 
-    `max_iter` counts from the very start (default: as many as were asked for then); `max_seconds` counts from now.
+    `max_iter` counts from the very start (default: as many as were asked for then); `max_seconds` counts from now. `devices` need
+    not be those of before (sums over samples are then rounded in another order).
     """
     path = Path(path)
     folder = store.Folder(path)
@@ -381,10 +387,16 @@ def resume(
             if whole("max_iter", max_iter, 0) < done:
                 raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
             config["max_iter"] = max_iter
+        mesh = mesh_of(devices, len(config["seeds"]))
+        agreed(0)  # all have read what the first is going to write
         if path.is_dir():
-            for stale in (folder.model, folder.path / "summary.json"):  # of the earlier end; the checkpoint has as much
-                stale.unlink(missing_ok=True)
+            folder.reopen()
             folder.write_json("config.json", config)
             folder.write_history(lines(before.run))
-        more: dict[str, Any] = {"folder": folder if path.is_dir() else None, "progress": progress, "on_record": on_record}
+        more: dict[str, Any] = {
+            "folder": folder if path.is_dir() else None,
+            "progress": progress,
+            "on_record": on_record,
+            "mesh": mesh,
+        }
         return execute(problem, before.samples, config, before.run.method.sigma, before.run, **more)

@@ -10,7 +10,7 @@ import platform
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from sapm import __version__
+from sapm.devices import first_process
 
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
 
@@ -200,33 +201,58 @@ def unused(path: Path) -> bool:
 
 
 class Folder:
-    """The folder of a run: config.json, env.json, history.jsonl, checkpoint/latest.sapm; at the end summary.json, model.sapm."""
+    """The folder of a run: config.json, env.json, history.jsonl, checkpoint/latest.sapm; at the end summary.json, model.sapm.
+
+    Of several processes (`jax.distributed`) the first one writes; the others only read.
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.claim = Claim(self.path)
+        self.writes = first_process()
+        self._claim = Claim(self.path)
         self.checkpoint = self.path / "checkpoint" / "latest.sapm"
         self.model = self.path / "model.sapm"
         self._history = self.path / "history.jsonl"
 
+    @property
+    def claim(self):
+        return self._claim if self.writes else nullcontext()
+
     def begin(self, config: dict, env: dict) -> None:
+        if not self.writes:
+            return
         if self.checkpoint.exists():
             raise ValueError(
                 f"out={str(self.path)!r} holds a run; continue it with sapm.resume or choose another folder; nothing was changed."
             )
         if not unused(self.path):
-            self.claim.refused = True
+            self._claim.refused = True
             raise ValueError(f"out={str(self.path)!r} is not empty; choose another folder; nothing was changed.")
         self.write_history([])  # the first, so that a run cut off here is known by it
         self.write_json("config.json", config)
         self.write_json("env.json", env)
 
+    def save(self, file: Path, arrays: dict[str, np.ndarray], about: dict) -> None:
+        """`file`: the checkpoint or the model."""
+        if self.writes:
+            write(file, arrays, about)
+
     def write_json(self, name: str, content: Any) -> None:
-        write_whole(self.path / name, (to_json(content, indent=2) + "\n").encode())
+        if self.writes:
+            write_whole(self.path / name, (to_json(content, indent=2) + "\n").encode())
 
     def write_history(self, lines: list[dict]) -> None:
-        write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
+        if self.writes:
+            write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
+
+    def reopen(self) -> None:
+        """Take away what an earlier end has left; the checkpoint has as much."""
+        for stale in (self.model, self.path / "summary.json"):
+            if self.writes:
+                stale.unlink(missing_ok=True)
 
     def append(self, line: dict) -> None:
+        if not self.writes:
+            return
         with open(self._history, "a", encoding="utf-8") as file:
             file.write(to_json(line) + "\n")

@@ -74,6 +74,13 @@ class Term(eqx.Module):
         grow = lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])  # noqa: E731
         return replace(self, x=Jet(grow(self.x.value), grow(self.x.tangents), self.x.forms))
 
+    def pad(self, n: int) -> Term:
+        """The same term with copies of its last sample up to n of them, which have no weight. Weights are (n,) then."""
+        more = n - len(self.y)
+        grow = lambda a: jnp.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1), mode="edge")  # noqa: E731
+        grown = jax.tree.map(grow, replace(self, weight=None, unit=None))
+        return replace(grown, weight=jnp.pad(jnp.broadcast_to(self.weight, len(self.y)), (0, more)), unit=self.unit)
+
     def in_units(self, center, spread, size: float) -> Term:
         """The same term for a network of (x - center) / spread that gives ψ / size."""
         x = Jet((self.x.value - center) / spread, self.x.tangents / spread, self.x.forms)

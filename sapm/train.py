@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 
+from sapm.devices import Layout, agreed, anywhere, held_back
 from sapm.jet import Jet, float64
 from sapm.lstsq import SEEDS
 from sapm.methods.method import Method
@@ -96,10 +98,12 @@ class Moment:
     run: Callable[[], Run]
 
 
-@partial(jax.jit, static_argnames="batch")
-def _chunk(method: Method, states, steps, batch: int):
+@partial(jax.jit, static_argnames=("batch", "layout"))
+def _chunk(method: Method, states, steps, batch: int, layout: Layout | None = None):
     """`steps` steps of every seed, `batch` seeds side by side."""
     run = jax.vmap(lambda state: lax.fori_loop(0, steps, lambda _, s: method.step(s), state), axis_name=SEEDS)
+    if layout is not None:
+        return layout.pinned(run(states))
     groups = len(jax.tree.leaves(states)[0]) // batch
     if groups == 1:
         return run(states)
@@ -107,15 +111,16 @@ def _chunk(method: Method, states, steps, batch: int):
     return jax.tree.map(lambda x: x.reshape(groups * batch, *x.shape[2:]), lax.map(run, split))
 
 
-@jax.jit
-def _losses(method: Method, states, validation: Term | None):
+@partial(jax.jit, static_argnames="layout")
+def _losses(method: Method, states, validation: Term | None, layout: Layout | None = None):
     """The actual loss, the true loss, the loss on validation data, if there are any, and the method's diagnostics."""
 
     def one(state):
         more = [] if validation is None else [mean_square(method.network(state), [validation])]
         return *method.losses(state), *more, *(value for _, value in sorted(method.diagnostics(state).items()))
 
-    return jax.vmap(one)(states)
+    found = jax.vmap(one)(states)
+    return found if layout is None else layout.everywhere(found)
 
 
 @jax.jit
@@ -128,10 +133,11 @@ def settled(states):
     return jax.tree.map(lambda x: lax.convert_element_type(x, x.dtype), states)
 
 
-@jax.jit
-def _keep(active, new, old):
+@partial(jax.jit, static_argnames="layout")
+def _keep(active, new, old, layout: Layout | None = None):
     """The new state of active seeds, the old one of the others."""
-    return jax.tree.map(lambda x, y: jnp.where(active.reshape(-1, *(1,) * (x.ndim - 1)), x, y), new, old)
+    kept = jax.tree.map(lambda x, y: jnp.where(active.reshape(-1, *(1,) * (x.ndim - 1)), x, y), new, old)
+    return kept if layout is None else layout.pinned(kept)
 
 
 def _batch(method: Method, seeds: int) -> int:
@@ -184,7 +190,13 @@ def _on_grid(done: int, every: int | None) -> bool:
 class _Loop:
     """The moving parts of `train`."""
 
-    def __init__(self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every):
+    def __init__(
+        self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every, layout
+    ):
+        self.whole, self.layout, kept = method, layout, None if previous is None else previous.kept
+        if layout is not None:
+            method, states, validation = layout.method(method), layout.divided(states), layout.copied(validation)
+            kept = None if kept is None else layout.divided(kept)
         self.method, self.seeds, self.states, self.validation, self.every = method, seeds, states, validation, every
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
         self.diagnostics = sorted(jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states)))
@@ -204,7 +216,7 @@ class _Loop:
             self.chosen, self.kept = np.zeros(count, int), states if validation is not None else None
             self.record()
             return
-        self.status, self.reason, self.kept = list(previous.status), list(previous.reason), previous.kept
+        self.status, self.reason, self.kept = list(previous.status), list(previous.reason), kept
         self.records = list(zip(*(previous.history[name].T for name in self.names), strict=True))
         self.done, self.current = self.records[-1][0].copy(), np.array(self.records[-1][2:])
         self.active = np.array([status not in ("converged", "stalled", "non-finite") for status in self.status])
@@ -225,7 +237,7 @@ class _Loop:
         return time.perf_counter() - self.began
 
     def measure(self, states) -> np.ndarray:
-        return np.array([np.asarray(x) for x in _losses(self.method, states, self.validation)])
+        return np.array([np.asarray(x) for x in _losses(self.method, states, self.validation, self.layout)])
 
     def record(self) -> None:
         self.records.append((self.done.copy(), np.full(len(self.seeds), self.seconds), *self.current))
@@ -237,7 +249,7 @@ class _Loop:
         best = np.array([self.records[j][4][i] for i, j in enumerate(self.chosen)])
         better = self.current[2] < best
         self.chosen[better] = len(self.records) - 1
-        self.kept = _keep(jnp.asarray(better), self.states, self.kept)
+        self.kept = _keep(better, self.states, self.kept, self.layout)
 
     def run(self, marked: tuple[int, dict] | None = None) -> Run:
         """All of it so far, or at a marked moment. Between records, one more is added for the state that is there."""
@@ -252,7 +264,10 @@ class _Loop:
         for i in np.flatnonzero(at["active"]):
             if not reason[i]:
                 status[i], reason[i] = "running", f"not finished: {at['done'][i]} iterations so far."
-        return Run(self.method, self.seeds, at["states"], history, tuple(status), tuple(reason), chosen, at["kept"])
+        states, kept = at["states"], at["kept"]
+        if self.layout is not None:
+            states, kept = self.layout.collected(states), None if kept is None else self.layout.collected(kept)
+        return Run(self.whole, self.seeds, states, history, tuple(status), tuple(reason), chosen, kept)
 
     def moment(self, recorded: bool) -> Moment:
         loss, true = self.current[:2].copy()
@@ -278,8 +293,8 @@ class _Loop:
     def advance(self, most: int, turn: float) -> None:
         """Up to `most` steps, as many as fit into `turn` seconds; a seed that breaks is stopped at its last finite state."""
         steps = min(most, 1 if self.pace is None else max(1, int(turn / self.pace)))
-        clock = time.perf_counter()
-        new = _chunk(self.method, self.states, steps, self.batch)
+        steps, clock = int(agreed(steps)[0]), time.perf_counter()
+        new = _chunk(self.method, self.states, steps, self.batch, self.layout)
         current = self.measure(new)
         elapsed = time.perf_counter() - clock
         self.pace = (elapsed if self.pace is not None else min(elapsed, TURN / 4)) / steps
@@ -289,7 +304,7 @@ class _Loop:
             self.states = jax.tree.map(lambda x, y, i=i: x.at[i].set(y), self.states, state)
             self.current[:, i] = self.measure(self.states)[:, i]
             self.status[i], self.reason[i], self.active[i] = "non-finite", why, False
-        self.states = _keep(jnp.asarray(self.active), new, self.states)
+        self.states = _keep(self.active, new, self.states, self.layout)
         self.current = np.where(self.active, current, self.current)
         self.done = self.done + steps * self.active
 
@@ -335,6 +350,7 @@ def train(
     watch: Callable[[Moment], Any] | None = None,
     previous: Run | None = None,
     spent: float = 0.0,
+    mesh: Mesh | None = None,
 ) -> Run:
     """Run up to `iterations` steps, or for that many `seconds`, for every seed, and record the losses (see `next_record`).
 
@@ -342,6 +358,7 @@ def train(
     than the fraction `stall` over the last `patience` iterations, or its loss on the validation term has not fallen at all.
     `initial`: start from these states instead of `method.init`. `watch` is called between compiled calls; True stops the run.
     `previous` continues a run: the same numbers, bit for bit, as if it had never stopped. `spent`: seconds since, that count.
+    `mesh`: the devices that share the seeds and the samples (`sapm.devices`); the run it returns is whole.
     """
     if iterations < 0 or (record_every is not None and record_every < 1):
         raise ValueError(f"iterations={iterations} must not be negative, and record_every={record_every} must be at least 1.")
@@ -358,30 +375,35 @@ def train(
             )
         keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
         states = _start(method, keys) if initial is None else settled(initial)
-    loop = _Loop(method, numbers, states, validation, previous, record_every)
+    layout = None if mesh is None else Layout.of(method, len(numbers), mesh)
+    loop = _Loop(method, numbers, states, validation, previous, record_every, layout)
     loop.began -= spent
     show = watch or (lambda moment: False)
     try:
-        loop.mark()
-        stop = show(loop.moment(recorded=previous is None))
-        while loop.active.any() and loop.iteration < iterations:
-            at, left = loop.iteration, math.inf if seconds is None else seconds - loop.seconds
-            if stop:
-                loop.close("stopped", f"stopped by the callback after {at} iterations.")
-                break
-            if left <= 0:
-                loop.close("out of time", f"the time was up ({seconds:g} s) after {at} of {iterations} iterations.")
-                break
-            goal = min(next_record(at, record_every), iterations)
-            loop.advance(goal - at, min(TURN, left))
-            if recorded := loop.iteration == goal or not loop.active.any():
-                loop.record()
-                if loop.active.any() and _on_grid(goal, record_every):
-                    loop.stop_settled()
-                if loop.active.any() and _on_grid(goal, record_every):
-                    loop.stop_stalled(stall, patience)
+        with held_back() as interrupted:
             loop.mark()
-            stop = show(loop.moment(recorded))
+            stop = show(loop.moment(recorded=previous is None))
+            while loop.active.any() and loop.iteration < iterations:
+                if anywhere(interrupted()):
+                    raise KeyboardInterrupt
+                at, left = loop.iteration, math.inf if seconds is None else seconds - loop.seconds
+                stop, left = agreed(bool(stop), left)
+                if stop:
+                    loop.close("stopped", f"stopped by the callback after {at} iterations.")
+                    break
+                if left <= 0:
+                    loop.close("out of time", f"the time was up ({seconds:g} s) after {at} of {iterations} iterations.")
+                    break
+                goal = min(next_record(at, record_every), iterations)
+                loop.advance(goal - at, min(TURN, left))
+                if recorded := loop.iteration == goal or not loop.active.any():
+                    loop.record()
+                    if loop.active.any() and _on_grid(goal, record_every):
+                        loop.stop_settled()
+                    if loop.active.any() and _on_grid(goal, record_every):
+                        loop.stop_stalled(stall, patience)
+                loop.mark()
+                stop = show(loop.moment(recorded))
     except KeyboardInterrupt:
         loop.go_back()
         loop.close("interrupted", f"interrupted after {loop.iteration} iterations.")

@@ -2,7 +2,7 @@ import os
 from importlib.metadata import version
 
 # Most of the suite's time is compilation of small programs: let the compiler optimise less. Same programs, same arithmetic.
-flags = "--xla_backend_optimization_level=0"
+flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8"
 if version("jaxlib").startswith("0.10."):  # another version may not know this flag, and refuse to start
     flags += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", flags)

@@ -36,6 +36,7 @@ ORDER = [
     "sapm.methods.descent",
     "sapm.methods.polish",
     "sapm.methods.gauss_newton",
+    "sapm.devices",
     "sapm.train",
     "sapm.methods.build",
     "sapm.store",

@@ -240,7 +240,6 @@ CASES = {
     "no time": (lambda: solve(max_seconds=0), ValueError, "max_seconds=0 must be a positive, finite number"),
     "negative budget": (lambda: solve(max_iter=-1), ValueError, "max_iter=-1 is too small"),
     "callback": (lambda: solve(on_record=3), TypeError, "on_record=3 is not a function"),
-    "devices": (lambda: solve(devices=8), ValueError, "devices=8 is not there yet"),
     "resume what": (lambda: sapm.resume("nowhere"), FileNotFoundError, "nowhere does not exist; give the folder of a run"),
     "public name": (lambda: sapm.sovle, AttributeError, "module 'sapm' has no attribute 'sovle'.* Did you mean 'solve'"),
 }
