@@ -21,7 +21,26 @@ from sapm.arguments import (
     read_series,
     run_folders,
 )
-from sapm.cli_base import BROKEN, DIVERGED, INTERRUPTED, Again, Jobs, Json, Out, Quiet, app, guarded, show
+from sapm.cli_base import (
+    BROKEN,
+    DIVERGED,
+    INTERRUPTED,
+    Address,
+    Again,
+    Devices,
+    Distributed,
+    Jobs,
+    Json,
+    Out,
+    Process,
+    Processes,
+    Quiet,
+    app,
+    guarded,
+    parse_devices,
+    show,
+    take_place,
+)
 from sapm.cli_studies import reproduce_in
 from sapm.experiments import EXPERIMENTS
 
@@ -86,13 +105,20 @@ def run(
     max_seconds: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value: any other setting of sapm.solve.")] = None,
     out: Out = None,
+    devices: Devices = None,
+    distributed: Distributed = False,
+    address: Address = None,
+    process: Process = None,
+    processes: Processes = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Solve a problem and print a table; with --out, keep everything (and `sapm resume` continues it)."""
     wanted, count = parse_models(models), parse_seeds(seeds)
-    given = parse_settings(settings)
+    given, used = parse_settings(settings), parse_devices(devices)
+    take_place(distributed, address, process, processes)
     stated, defaults, name = load_problem(problem)
+    from sapm.devices import first_process
     from sapm.solver import plan, solve
 
     chosen: dict[str, Any] = defaults | given | {"seeds": count}
@@ -106,19 +132,23 @@ def run(
     if out is not None and len(wanted) > 1:
         for model in wanted:
             plan(stated, **chosen, model=model)  # refuses what cannot be run, before anything is written
-        begin_series(out, problem, wanted, chosen)
+        if first_process():
+            begin_series(out, problem, wanted, chosen)
         places = {model: out / model for model in wanted}
-    _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, progress=not quiet), out, as_json)
+    more = {"progress": not quiet, "devices": used}
+    _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, **more), out, as_json)
 
 
 def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, as_json: bool) -> None:
-    """Make each run and say what came out, up to one that is interrupted."""
+    """Make each run and say what came out, up to one that is interrupted. Of several processes the first one does."""
+    from sapm.devices import first_process
+
     results = {}
     for name, place in places.items():
         results[name] = make(name, place)
         if not as_json:
             show(results[name].summary(), False)
-        if place is not None:
+        if place is not None and first_process():
             results[name].report(place / "report.html")
         if "interrupted" in results[name].run.status:
             break
@@ -127,7 +157,7 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
     codes = [_code(result) for result in results.values()]
     if out is not None and not as_json:
         show(f"kept in {out}", False)
-    if INTERRUPTED in codes and out is not None:
+    if INTERRUPTED in codes and out is not None and first_process():
         print(f"sapm: interrupted; continue with: sapm resume {out}", file=sys.stderr)
     code = next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0)
     if code:
@@ -142,10 +172,17 @@ def resume(
     max_seconds: Annotated[float | None, typer.Option(help="Seconds from now.")] = None,
     problem: Again = None,
     jobs: Jobs = 1,
+    devices: Devices = None,
+    distributed: Distributed = False,
+    address: Address = None,
+    process: Process = None,
+    processes: Processes = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Continue where a run stopped, bit for bit."""
+    """Continue where a run stopped, bit for bit (with as many devices as before; with others, up to rounding)."""
+    used = parse_devices(devices)
+    take_place(distributed, address, process, processes)
     from sapm.reproduce import PLAN
 
     if (path / PLAN).exists():
@@ -165,8 +202,8 @@ def resume(
 
     def make(model: str, folder: Path):
         if not models or (folder / "checkpoint" / "latest.sapm").exists():
-            return continued(folder, max_iter, max_seconds, again, progress=not quiet)
-        return solve(load_problem(spec)[0], **settings, model=model, out=folder, progress=not quiet)
+            return continued(folder, max_iter, max_seconds, again, progress=not quiet, devices=used)
+        return solve(load_problem(spec)[0], **settings, model=model, out=folder, progress=not quiet, devices=used)
 
     _each(places, make, path, as_json)
 

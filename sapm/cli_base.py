@@ -30,6 +30,48 @@ Again = Annotated[
     str | None,
     typer.Option("--problem", help="The problem again (name or file.py:name), where its code is needed: nonlinear PDEs."),
 ]
+Devices = Annotated[str | None, typer.Option(help="auto (all) or how many: seeds and samples are divided among them.")]
+Distributed = Annotated[
+    bool,
+    typer.Option("--distributed", help="One of several processes, started by srun, mpirun, or with the three options below."),
+]
+Address = Annotated[str | None, typer.Option(help="With --distributed: HOST:PORT of the first process.")]
+Process = Annotated[int | None, typer.Option(help="With --distributed: which one this is, from 0.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many processes; without --distributed they are started here, on cores of their own."),
+]
+
+
+def take_place(distributed: bool, address: str | None, process: int | None, processes: int | None) -> None:
+    """Before anything else: join the other processes; or start them, wait for their end, and end likewise."""
+    from sapm.launch import LOST, join, launch
+
+    if distributed:
+        join(address, process, processes)
+        return
+    if address is not None or process is not None:
+        raise ValueError("--address and --process say which of several processes this is; give --distributed with them.")
+    if processes is None or processes == 1:
+        return
+    arguments = list(sys.argv[1:])
+    for i, text in enumerate(arguments):
+        if text.split("=")[0] == "--processes":
+            del arguments[i : i + (1 if "=" in text else 2)]
+            break
+    code, lost = launch(arguments, processes)
+    if lost:
+        more = " Continue from what was saved with: sapm resume FOLDER." if code == LOST else ""
+        print(f"sapm: {lost}{more}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def parse_devices(given: str | None) -> int | str | None:
+    if given is None or given == "auto":
+        return given
+    if not given.isdigit():
+        raise ValueError(f"--devices {given} is not known; give auto or a number.")
+    return int(given)
 
 
 def console(stderr: bool = False):

@@ -7,6 +7,7 @@ samples: Gram matrices of a layer's features and scalars (Gauss-Newton: its matr
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def mesh_of(devices, seeds: int) -> Mesh | None:
         across = devices.shape.get(SEED_AXIS, 1)
         if seeds % across:
             raise ValueError(f"the mesh divides {seeds} seeds among {across} devices; give a multiple of {across} seeds.")
-        return devices
+        return _workable(devices)
     there, several = jax.devices(), jax.process_count() > 1
     if devices is None or (isinstance(devices, str) and devices == "auto"):
         count = len(there) if several or devices == "auto" else 1
@@ -55,7 +56,20 @@ def mesh_of(devices, seeds: int) -> Mesh | None:
     if count == 1:
         return None
     across = max(k for k in range(1, count + 1) if count % k == 0 and seeds % k == 0)
-    return Mesh(np.array(there[:count]).reshape(across, -1), (SEED_AXIS, SAMPLE_AXIS))
+    return _workable(Mesh(np.array(there[:count]).reshape(across, -1), (SEED_AXIS, SAMPLE_AXIS)))
+
+
+def _workable(mesh: Mesh) -> Mesh:
+    """Devices that are shares of one CPU wait for each other's sums with threads of one pool: it needs some to spare."""
+    mine = [device for device in mesh.local_devices if device.platform == "cpu"]
+    given = os.environ.get("NPROC", "")
+    if len(mine) > 1 and not (given.isdigit() and int(given) >= 2 * jax.local_device_count()):
+        raise ValueError(
+            f"{len(mine)} devices are shares of one CPU, and XLA's threads there may wait for each other forever; set the "
+            f"environment variable NPROC to {2 * jax.local_device_count()} or more before Python starts, or use processes "
+            "(sapm run … --processes)."
+        )
+    return mesh
 
 
 @dataclass(frozen=True)

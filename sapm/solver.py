@@ -387,7 +387,7 @@ def resume(
             if whole("max_iter", max_iter, 0) < done:
                 raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
             config["max_iter"] = max_iter
-        mesh = mesh_of(devices, len(config["seeds"]))
+        mesh = mesh_of(devices, len(before.run.seeds))
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
             folder.reopen()

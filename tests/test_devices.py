@@ -132,6 +132,12 @@ def test_refusals(name):
         sapm.solve(sapm.Regression([0.0, 1.0], [0.0, 1.0]), devices=given, progress=False)
 
 
+def test_too_few_threads(monkeypatch):
+    monkeypatch.setenv("NPROC", "2")
+    with pytest.raises(ValueError, match="set the environment variable NPROC to 16"):
+        mesh_of(4, 1)
+
+
 def test_meshes_that_do_not_fit():
     two = np.array(jax.devices()[:2])
     with pytest.raises(ValueError, match="axes rows; it may have"):

@@ -67,6 +67,7 @@ ORDER = [
     "sapm.bench.runner",
     "sapm.bench.page",
     "sapm.arguments",
+    "sapm.launch",
     "sapm.cli_base",
     "sapm.cli_studies",
     "sapm.cli",
