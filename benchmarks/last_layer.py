@@ -32,11 +32,10 @@ def last_layer(result, i: int) -> tuple[float, float]:
     aux = start_point(jax.random.key(0), obj, network, "forward").aux
     parts = tuple(linearise(obj, k, network, u, 0.0) for k, u in enumerate(aux))
     rows, rho = rows_of(obj.terms, parts)
-    top = rows.tail[-1]
-    z = jnp.concatenate([top.g * top.z, top.g], axis=1)
-    t = len(top.gt)
-    z = z.at[:t, :-1].add(jnp.einsum("tko,tki->ti", top.gt, top.zt)) if t else z
-    step = jnp.linalg.lstsq(z, -rho)[0]
+    tops = [stack.tail[-1] for stack in rows]
+    inner = [top.g * top.z + jnp.einsum("rko,rki->ri", top.gt, top.zt) for top in tops]
+    z = jnp.concatenate([jnp.concatenate([z, top.g], axis=1) for z, top in zip(inner, tops, strict=True)])
+    step = jnp.linalg.lstsq(z, -jnp.concatenate(rho))[0]
     layer = network.stack[network.depth]
     new = Dense(layer.W + step[None, :-1], layer.b + step[-1:])
     better = replace(network, stack=network.stack.set(network.depth, new))

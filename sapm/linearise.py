@@ -30,21 +30,25 @@ TINY = 1e-300
 
 
 class Row(eqx.Module):
-    """One layer's factors of J̃. Rows r are (sample, output) pairs; the first rows have tangents, k each (some may be 0).
+    """One layer's factors of the rows of J̃ that belong to a term: (output, sample) pairs r, with k channels each.
 
     `constants`: so many of the last outputs of this layer have a b and no W.
     """
 
     g: Float[Array, "r out"]
     z: Float[Array, "r in"]
-    gt: Float[Array, "t k out"]
-    zt: Float[Array, "t k in"]
+    gt: Float[Array, "r k out"]
+    zt: Float[Array, "r k in"]
     constants: int = eqx.field(static=True, default=0)
 
     @property
     def gw(self) -> Float[Array, "r out"]:
         """g as W sees it."""
         return self.g.at[:, -self.constants :].set(0.0) if self.constants else self.g
+
+
+Rows = tuple[Stack, ...]  # of Row by layer, a stack for every term: samples of a term stay together, wherever they lie
+Residual = tuple[Float[Array, " r"], ...]  # ρ̃, likewise
 
 
 def total(stack: Stack, f: Callable) -> Array:
@@ -154,14 +158,14 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
     return Linear(rho, g, inputs(network, term.x, u), r, inverse, root)
 
 
+def paired(a: Stack, b: Stack) -> Stack:
+    """By layer, (a_l, b_l)."""
+    body = None if a.body is None else (a.body, b.body)
+    return Stack(tuple(zip(a.head, b.head, strict=True)), body, tuple(zip(a.tail, b.tail, strict=True)), a.run)
+
+
 def total_pair(a: Stack, b: Stack, f: Callable) -> Array:
-    pairs = Stack(
-        tuple(zip(a.head, b.head, strict=True)),
-        None if a.body is None else (a.body, b.body),
-        tuple(zip(a.tail, b.tail, strict=True)),
-        a.run,
-    )
-    return total(pairs, lambda pair: f(*pair))
+    return total(paired(a, b), lambda pair: f(*pair))
 
 
 def unroot(root: Float[Array, "n o o"], x: Float[Array, "o n ..."], transpose: bool = False) -> Array:
@@ -173,96 +177,98 @@ def unroot(root: Float[Array, "n o o"], x: Float[Array, "o n ..."], transpose: b
     return jnp.moveaxis(out.reshape(x.shape[1], x.shape[0], *x.shape[2:]), 1, 0)
 
 
-def rows_of(terms: Sequence[Term], parts: Sequence[Linear], constants: int = 0) -> tuple[Stack, Array]:
-    """The factors of J̃ by layer and ρ̃. Terms with tangents come first."""
-    scales, channels = [root_weight(term) for term in terms], max(term.channels for term in terms)
+def rows_of(terms: Sequence[Term], parts: Sequence[Linear], constants: int = 0) -> tuple[Rows, Residual]:
+    """The factors of J̃ and ρ̃."""
+    flat = lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])  # noqa: E731
+    rows, rho = [], []
+    for term, part in zip(terms, parts, strict=True):
+        weight = root_weight(term)
 
-    def row(*pairs) -> Row:
-        g, z, gt, zt = [], [], [], []
-        for term, part, scale, (gl, zl) in zip(terms, parts, scales, pairs, strict=True):
-            o = gl.value.shape[0]
-            flat = lambda a: a.reshape(-1, *a.shape[2:])  # noqa: E731
-            g.append(flat(unroot(part.root, gl.value) * scale[None, :, None]))
-            z.append(flat(jnp.broadcast_to(zl.value, (o, *zl.value.shape))))
-            if term.is_pde:
-                pad = lambda a, k=term.channels: jnp.pad(a, ((0, 0), (0, 0), (0, channels - k), (0, 0)))  # noqa: E731
-                gt.append(flat(pad(unroot(part.root, gl.tangents) * scale[None, :, None, None])))
-                zt.append(flat(pad(jnp.broadcast_to(zl.tangents, (o, *zl.tangents.shape)))))
-        if not gt:
-            gt, zt = [jnp.zeros((0, 0, g[0].shape[1]))], [jnp.zeros((0, 0, z[0].shape[1]))]
-        return Row(jnp.concatenate(g), jnp.concatenate(z), jnp.concatenate(gt), jnp.concatenate(zt))
+        def scaled(a, root=part.root, scale=weight) -> Array:
+            return flat(unroot(root, a) * scale.reshape(-1, *(1,) * (a.ndim - 2)))
 
-    stacks = [(part.g, part.z) for part in parts]
-    head = [row(*((g.head[j], z.head[j]) for g, z in stacks)) for j in range(len(stacks[0][0].head))]
-    tail = [row(*((g.tail[j], z.tail[j]) for g, z in stacks)) for j in range(len(stacks[0][0].tail))]
-    tail[-1] = replace(tail[-1], constants=constants)
-    body = None
-    if stacks[0][0].body is not None:
-        body = jax.vmap(row)(*((g.body, z.body) for g, z in stacks))
-    rho = [(unroot(part.root, part.rho.T) * scale[None]).reshape(-1) for part, scale in zip(parts, scales, strict=True)]
-    return Stack(tuple(head), body, tuple(tail), stacks[0][0].run), jnp.concatenate(rho)
+        def row(pair, scaled=scaled) -> Row:
+            g, z = pair
+            repeated = lambda a: flat(jnp.broadcast_to(a, (g.value.shape[0], *a.shape)))  # noqa: E731
+            return Row(scaled(g.value), repeated(z.value), scaled(g.tangents), repeated(z.tangents))
+
+        found = paired(part.g, part.z).map(row)
+        rows.append(replace(found, tail=(*found.tail[:-1], replace(found.tail[-1], constants=constants))))
+        rho.append(scaled(part.rho.T))
+    return tuple(rows), tuple(rho)
 
 
 # ---------------------------------------------------------------- J̃ J̃ᵀ, J̃ᵀ v, J̃ δθ, and J̃ itself
 
 
-def gram(rows: Stack) -> Float[Array, "r r"]:
-    """K = J̃ J̃ᵀ without J̃: Hadamard products of small Gram matrices, over layers and channels."""
+def gram(rows: Rows) -> Float[Array, "r r"]:
+    """K = J̃ J̃ᵀ without J̃: Hadamard products of small Gram matrices, over layers and channels, for every pair of terms."""
 
-    def one(row: Row) -> Array:
-        if row.constants:
-            K = (row.gw @ row.gw.T) * (row.z @ row.z.T) + row.g @ row.g.T
-        else:
-            K = (row.g @ row.g.T) * (row.z @ row.z.T + 1.0)
-        t, k = row.gt.shape[:2]
-        if t == 0:
-            return K
-        gt, zt = row.gt.reshape(t * k, -1), row.zt.reshape(t * k, -1)
-        cross = ((gt @ row.g.T) * (zt @ row.z.T)).reshape(t, k, -1).sum(1)
-        inner = ((gt @ gt.T) * (zt @ zt.T)).reshape(t, k, t, k).sum((1, 3))
-        return K.at[:t].add(cross).at[:, :t].add(cross.T).at[:t, :t].add(inner)
+    def along(a: Row, b: Row) -> Array:
+        """The channels of a with the values of b."""
+        r, k = a.gt.shape[:2]
+        gt, zt = a.gt.reshape(r * k, -1), a.zt.reshape(r * k, -1)
+        return ((gt @ b.g.T) * (zt @ b.z.T)).reshape(r, k, -1).sum(1)
 
-    return total(rows, one)
+    def block(a: Row, b: Row) -> Array:
+        zz, gg = a.z @ b.z.T, a.g @ b.g.T
+        K = gg * (zz + 1.0) if not a.constants else (a.gw @ b.gw.T) * zz + gg
+        (r, k), (q, j) = a.gt.shape[:2], b.gt.shape[:2]
+        if k:
+            K += along(a, b)
+        if j:
+            K += along(b, a).T
+        if k and j:
+            flat = lambda x: x.reshape(-1, x.shape[-1])  # noqa: E731
+            K += ((flat(a.gt) @ flat(b.gt).T) * (flat(a.zt) @ flat(b.zt).T)).reshape(r, k, q, j).sum((1, 3))
+        return K
+
+    upper = {(i, j): total_pair(a, b, block) for i, a in enumerate(rows) for j, b in enumerate(rows) if i <= j}
+    count = range(len(rows))
+    return jnp.block([[upper[i, j] if i <= j else upper[j, i].T for j in count] for i in count])
 
 
-def transposed(rows: Stack, v: Float[Array, " r"]) -> Stack:
+def added(stacks: Sequence[Stack]) -> Stack:
+    return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), stacks)
+
+
+def transposed(rows: Rows, v: Residual) -> Stack:
     """J̃ᵀ v as a stack of layers."""
 
-    def one(row: Row) -> Dense:
-        t = row.gt.shape[0]
-        W = (v[:, None] * row.gw).T @ row.z + jnp.einsum("tko,tki->oi", v[:t, None, None] * row.gt, row.zt)
+    def one(row: Row, v: Array) -> Dense:
+        W = (v[:, None] * row.gw).T @ row.z + jnp.einsum("rko,rki->oi", v[:, None, None] * row.gt, row.zt)
         return Dense(W, v @ row.g)
 
-    return rows.map(one)
+    return added([stack.map(lambda row, part=part: one(row, part)) for stack, part in zip(rows, v, strict=True)])
 
 
-def times(rows: Stack, change: Stack) -> Float[Array, " r"]:
+def times(rows: Rows, change: Stack) -> Residual:
     """J̃ δθ."""
 
     def one(row: Row, layer: Dense) -> Array:
         out = jnp.sum(row.g * (row.z @ layer.W.T + layer.b), axis=1)
-        t = row.gt.shape[0]
-        return out.at[:t].add(jnp.sum(row.gt * (row.zt @ layer.W.T), axis=(1, 2))) if t else out
+        return out + jnp.sum(row.gt * (row.zt @ layer.W.T), axis=(1, 2)) if row.gt.shape[1] else out
 
-    return total_pair(rows, change, one)
+    return tuple(total_pair(stack, change, one) for stack in rows)
 
 
-def dense(rows: Stack) -> Float[Array, "r p"]:
+def dense(rows: Rows) -> Float[Array, "r p"]:
     """J̃, columns layer by layer."""
+    return jnp.concatenate([_dense(stack) for stack in rows])
 
+
+def _dense(stack: Stack) -> Float[Array, "r p"]:
     def one(row: Row) -> Array:
         J = jnp.concatenate([row.gw[:, :, None] * row.z[:, None, :], row.g[:, :, None]], axis=2)
-        t = row.gt.shape[0]
-        if t:
-            inner = jnp.einsum("tko,tki->toi", row.gt, row.zt)
-            J = J.at[:t, :, :-1].add(inner)
+        if row.gt.shape[1]:
+            J = J.at[:, :, :-1].add(jnp.einsum("rko,rki->roi", row.gt, row.zt))
         return J.reshape(len(J), -1)
 
-    parts = [one(row) for row in rows.head]
-    if rows.body is not None:
-        body = jax.vmap(one)(rows.body)
+    parts = [one(row) for row in stack.head]
+    if stack.body is not None:
+        body = jax.vmap(one)(stack.body)
         parts.append(jnp.moveaxis(body, 0, 1).reshape(body.shape[1], -1))
-    return jnp.concatenate([*parts, *(one(row) for row in rows.tail)], axis=1)
+    return jnp.concatenate([*parts, *(one(row) for row in stack.tail)], axis=1)
 
 
 def flatten(stack: Stack) -> Float[Array, " p"]:
@@ -275,54 +281,43 @@ def flatten(stack: Stack) -> Float[Array, " p"]:
 CHUNK_BYTES = 2**28  # as much of J̃ is made at once where only J̃ᵀ J̃ is wanted
 
 
-def normal(rows: Stack) -> Float[Array, "p p"]:
-    """J̃ᵀ J̃; from some rows of J̃ at a time if it is large."""
-    last = rows.tail[-1]
-    r, t = len(last.g), len(last.gt)
-    weights = jax.eval_shape(dense, rows).shape[1]
-    chunk = max(1, CHUNK_BYTES // (8 * weights))
-    if r <= chunk:
-        J = dense(rows)
-        return J.T @ J
-    total = jnp.zeros((weights, weights))
-    for begin, end in ((0, t), (t, r)):
-        size = min(chunk, end - begin)
-        if size == 0:
-            continue
+def normal(rows: Rows) -> Float[Array, "p p"]:
+    """J̃ᵀ J̃; from some rows of J̃ at a time if it is large: every so-and-so-manyth, so that all devices have their share."""
 
-        def piece(at, rows=rows, begin=begin, end=end, size=size) -> Stack:
-            """Rows at, …, at + size - 1 of begin … end - 1; those beyond, zeros."""
-            inside = (at + jnp.arange(size) < end - begin).astype(float)
+    def one(stack: Stack) -> Array:
+        r, weights = jax.eval_shape(_dense, stack).shape
+        count = -(-8 * r * weights // CHUNK_BYTES)
+        if count <= 1:
+            J = _dense(stack)
+            return J.T @ J
 
-            def take(row: Row) -> Row:
-                cut = lambda a: jnp.take(a, jnp.minimum(begin + at + jnp.arange(size), end - 1), axis=0)  # noqa: E731
-                g, z = cut(row.g) * inside[:, None], cut(row.z)
-                if begin == t:
-                    return Row(g, z, row.gt[:0], row.zt[:0], row.constants)
-                return Row(g, z, cut(row.gt) * inside[:, None, None], cut(row.zt), row.constants)
+        def piece(k) -> Stack:
+            def cut(a):
+                a = jnp.pad(a, [(0, -r % count)] + [(0, 0)] * (a.ndim - 1))
+                return lax.dynamic_index_in_dim(a.reshape(len(a) // count, count, *a.shape[1:]), k, 1, keepdims=False)
 
-            return rows.map(take)
+            return stack.map(lambda row: jax.tree.map(cut, row))
 
-        def add(k, total, piece=piece, size=size):
-            J = dense(piece(k * size))
-            return total + J.T @ J
+        def add(k, found):
+            J = _dense(piece(k))
+            return found + J.T @ J
 
-        total = lax.fori_loop(0, -(-(end - begin) // size), add, total)
-    return total
+        return lax.fori_loop(0, count, add, jnp.zeros((weights, weights)))
+
+    return sum((one(stack) for stack in rows[1:]), one(rows[0]))
 
 
-def squares(rows: Stack) -> Stack:
+def squares(rows: Rows) -> Stack:
     """The diagonal of J̃ᵀ J̃, as a stack of layers."""
 
     def one(row: Row) -> Dense:
-        t = row.gt.shape[0]
         W = (row.gw**2).T @ row.z**2
-        if t:
-            W = W + 2 * jnp.einsum("to,tko,ti,tki->oi", row.gw[:t], row.gt, row.z[:t], row.zt)
-            W = W + jnp.einsum("tko,tjo,tki,tji->oi", row.gt, row.gt, row.zt, row.zt)
+        if row.gt.shape[1]:
+            W = W + 2 * jnp.einsum("ro,rko,ri,rki->oi", row.gw, row.gt, row.z, row.zt)
+            W = W + jnp.einsum("rko,rjo,rki,rji->oi", row.gt, row.gt, row.zt, row.zt)
         return Dense(W, jnp.sum(row.g**2, axis=0))
 
-    return rows.map(one)
+    return added([stack.map(one) for stack in rows])
 
 
 def unflatten(flat: Float[Array, " p"], like: Stack) -> Stack:

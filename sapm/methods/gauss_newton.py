@@ -22,6 +22,8 @@ from sapm.jet import Activation, activation, float64
 from sapm.linearise import (
     TINY,
     Linear,
+    Residual,
+    Rows,
     carried,
     dense,
     flatten,
@@ -76,8 +78,8 @@ class Linearised(eqx.Module):
     aux: tuple[Stack, ...]
     lifting: Array
     parts: tuple[Linear, ...]
-    rows: Stack
-    rho: Float[Array, " r"]
+    rows: Rows
+    rho: Residual
     matrix: Float[Array, "a a"]
 
 
@@ -160,7 +162,7 @@ class GaussNewton(eqx.Module):
         matrix = made[self.algebra](rows)
         return Linearised(point.network, aux, jnp.asarray(lifting), parts, rows, rho, matrix)
 
-    def solver(self, at: Linearised, nu) -> Callable[[Array], Stack]:
+    def solver(self, at: Linearised, nu) -> Callable[[Residual], Stack]:
         """ρ → the δθ that minimises |ρ + J̃ δθ|² + (ν + l2) |δθ|²."""
         shift = nu if self.objective.l2 is None else nu + self.objective.l2
         if self.algebra == "free":
@@ -173,12 +175,13 @@ class GaussNewton(eqx.Module):
         def change(rho) -> Stack:
             if self.algebra == "primal":
                 return unflatten(-half(half(flatten(transposed(at.rows, rho)), False), True), at.network.stack)
-            return jax.tree.map(jnp.negative, transposed(at.rows, half(half(rho, False), True)))
+            found, ends = half(half(jnp.concatenate(rho), False), True), list(itertools.accumulate(map(len, rho)))
+            return jax.tree.map(jnp.negative, transposed(at.rows, tuple(jnp.split(found, ends[:-1]))))
 
         return change
 
     @staticmethod
-    def _by_products(at: Linearised, shift) -> Callable[[Array], Stack]:
+    def _by_products(at: Linearised, shift) -> Callable[[Residual], Stack]:
         """The same, nearly: conjugate gradients on the normal equations, scaled by their diagonal."""
         diagonal = jax.tree.map(lambda x: x + shift, squares(at.rows))
         scaled = lambda stack: jax.tree.map(jnp.divide, stack, diagonal)  # noqa: E731
@@ -198,28 +201,25 @@ class GaussNewton(eqx.Module):
             return solve(at.rho)
         part = self.objective.l2 / (nu + self.objective.l2)
         less = at.network.stack.map(lambda layer: Dense(part * layer.W, jnp.zeros_like(layer.b)))
-        return jax.tree.map(jnp.subtract, solve(at.rho - times(at.rows, less)), less)
+        rho = jax.tree.map(jnp.subtract, at.rho, times(at.rows, less))
+        return jax.tree.map(jnp.subtract, solve(rho), less)
 
     def moved(self, at: Linearised, change: Stack) -> Point:
         """The point after a change of the weights, with the best auxiliary variables that the linearisation knows."""
-        network, left = at.network, at.rho + times(at.rows, change)
+        network, left = at.network, jax.tree.map(jnp.add, at.rho, times(at.rows, change))
         if not self.free:
             return Point(replace(network, stack=jax.tree.map(jnp.add, network.stack, change)), ())
-        begin, jets = 0, []
-        for term, part, u in zip(self.objective.terms, at.parts, at.aux, strict=True):
-            n, o = term.y.shape
-            s = left[begin : begin + n * o].reshape(o, n)
-            begin += n * o
+        jets = []
+        for term, part, u, s in zip(self.objective.terms, at.parts, at.aux, left, strict=True):
             scale = root_weight(term)
-            s = jnp.where(scale > 0, s / jnp.maximum(scale, TINY), 0.0)
+            s = jnp.where(scale > 0, s.reshape(-1, len(term.y)) / jnp.maximum(scale, TINY), 0.0)
             jets.append(jax.tree.map(jnp.add, u, carried(network, part, u, change, unroot(part.root, s, transpose=True).T)))
         return Point(replace(network, stack=jax.tree.map(jnp.add, network.stack, change)), tuple(jets))
 
-    def _residual(self, network: Network) -> Float[Array, " r"]:
+    def _residual(self, network: Network) -> Residual:
         """ρ̃ of the forward pass."""
-        return jnp.concatenate(
-            [(term.residual(network(term.x)) * root_weight(term)[:, None]).T.reshape(-1) for term in self.objective.terms]
-        )
+        terms = self.objective.terms
+        return tuple((term.residual(network(term.x)) * root_weight(term)[:, None]).T.reshape(-1) for term in terms)
 
     def _bent(self, at: Linearised, solve: Callable, change: Stack) -> Stack:
         """δθ + ½ δθ₂, with δθ₂ the step for the second derivative of the residual along δθ; δθ itself if that is too far."""
@@ -236,13 +236,13 @@ class GaussNewton(eqx.Module):
         at = self.linearise(state.point, lifting)
         loss = jnp.where(leaving, true_loss(self.objective, state.point.network), state.loss)
         damping = jnp.where(leaving, self.damping, state.damping)
-        old = jnp.sum(at.rho**2)
+        old = square(at.rho)
 
         def attempt(kept):
             tries, nu, _, _, _ = kept
             solve = self.solver(at, nu)
             change = self._shrinking(at, solve, nu)
-            predicted = old - jnp.sum((at.rho + times(at.rows, change)) ** 2)
+            predicted = old - square(jax.tree.map(jnp.add, at.rho, times(at.rows, change)))
             if self.bend:
                 both = jax.tree.map(lambda *x: jnp.stack(x), change, self._bent(at, solve, change))
                 points = lax.map(lambda c: self._valued(at, c), both)
@@ -312,7 +312,7 @@ class GaussNewton(eqx.Module):
         return [("the Gauss-Newton step", self.step)]
 
 
-def _dense_dual(rows: Stack) -> Float[Array, "r r"]:
+def _dense_dual(rows: Rows) -> Float[Array, "r r"]:
     J = dense(rows)
     return J @ J.T
 
@@ -376,9 +376,6 @@ def gauss_newton(
     """
     sigma = activation(sigma)
     check_widths(obj, widths)
-    order = sorted(range(len(obj.terms)), key=lambda i: not obj.terms[i].is_pde)  # those with tangents first
-    pick = lambda x: tuple(x[i] for i in order)  # noqa: E731
-    obj = replace(obj, terms=pick(obj.terms), beta=pick(obj.beta), alpha=pick(obj.alpha))
     tangents = sum(len(term.y) * term.channels for term in obj.terms)
     algebra = algebra or choose_algebra(sum(term.y.size for term in obj.terms), tangents, widths)
     if algebra not in ALGEBRA:
