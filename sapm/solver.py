@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sapm import checks, store
+from sapm.halving import rungs
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -282,7 +283,7 @@ def execute(
                 due = every = 0
             if due and run is not None:
                 try:
-                    solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
+                    solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
                     x, size = harder(problem, samples, solved, sigma, at // every)
                     fresh = [*config.get("fresh", ()), size]
                     if no_longer_falls(fresh):
@@ -314,6 +315,7 @@ def execute(
                 previous=run,
                 initial=initial,
                 spent=time.perf_counter() - began,
+                rungs=rungs(len(config["seeds"]), options.get("survivors"), config["max_iter"]),
             )
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break
