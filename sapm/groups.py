@@ -97,7 +97,7 @@ class Groups:
         if not self.parked and len(self.running) == 1 and self.running[0].size == self.seats:
             return self.running[0].states, self.running[0].kept
         count = self.seats + sum(len(group.seeds) for group in self.parked)
-        return jax.tree.map(jnp.asarray, self.rows(np.arange(count)))
+        return jax.device_put(self.rows(np.arange(count)))
 
     def split(self, seats: np.ndarray, room: Room) -> Groups:
         """These of the running seeds in groups anew, as few as there is room in; the others parked."""
@@ -107,7 +107,7 @@ class Groups:
         running = []
         for mine in np.split(seats, range(size, len(seats), size)):
             more = np.r_[np.arange(len(mine)), np.zeros(size - len(mine), int)]
-            running.append(Group(mine, *jax.tree.map(lambda x, more=more: jnp.asarray(x[more]), self.rows(mine))))
+            running.append(Group(mine, *jax.device_put(jax.tree.map(lambda x, more=more: x[more], self.rows(mine)))))
         others = np.setdiff1d(np.concatenate([group.seeds for group in self.running]), seats)
         return Groups(tuple(running), (*self.parked, Group(others, *self.rows(others))) if len(others) else self.parked)
 

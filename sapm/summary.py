@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sapm.halving import rungs
 from sapm.success import MANY
+from sapm.train import Run
 
 ROWS = 20  # shown of a table with more
 
@@ -48,7 +49,7 @@ def summary(result: Any) -> Summary:
     if len(result.run.seeds) >= MANY:
         caption += f"\n{result.success()}"
     if "dropped" in result.run.status:
-        caption += f"\n{halved(c)}"
+        caption += f"\n{halved(result.run)}"
     if result.best.parameters:
         caption += "\nfound: " + ", ".join(f"{name} = {value:.6g}" for name, value in result.best.parameters.items()) + "."
     if result.samples.kind == "pde" and "y" not in result.samples.test:
@@ -70,7 +71,9 @@ def summary(result: Any) -> Summary:
     return table
 
 
-def halved(config: dict) -> str:
-    """The rule by which seeds were dropped."""
-    found = rungs(len(config["seeds"]), config["options"]["survivors"], config["max_iter"])
-    return "dropped by successive halving: " + ", ".join(f"the best {n} went on from {at}" for at, n in found.items()) + "."
+def halved(run: Run) -> str:
+    """When how many seeds were dropped."""
+    dropped = np.array([status == "dropped" for status in run.status])
+    at, counts = np.unique(run.final("iteration")[dropped], return_counts=True)
+    each = ", ".join(f"{count} after {int(k)}" for k, count in zip(at, counts, strict=True))
+    return f"Dropped by successive halving, since others had a lower loss: {each} iterations."

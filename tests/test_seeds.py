@@ -101,7 +101,7 @@ def test_every_kind_of_stop_empties_groups(small_groups):
         run = train(method, 30, seeds=10, record_every=5, patience=10, initial=type(states)(network, states.optimiser))
     assert run.status == ("finished",) * 2 + ("stalled",) * 7 + ("finished",)
     bias = np.asarray(run.network(0).stack[2].b), np.asarray(run.network(5).stack[2].b)
-    assert bias[0] != 0 and bias[1] == 0
+    assert abs(bias[0]) > 1e-3 and abs(bias[1]) < 1e-12
 
 
 @pytest.mark.parametrize("method", ["alternating", "auto"])
@@ -166,7 +166,7 @@ def test_many_seeds_look_right(tmp_path):
     losses = [float(re.split("[│┃]", line)[3]) for line in rows]
     assert losses == sorted(losses[:10]) + sorted(losses[10:])
     assert "… and 130 more: 130 dropped." in text and "of 150 seeds succeed" in text
-    assert "dropped by successive halving: the best 19 went on from 1, the best 10 went on from 2." in text
+    assert "since others had a lower loss: 131 after 1, 9 after 2 iterations." in text
     assert len(result.plot("loss").axes[0].lines) == 2
     assert result.report(tmp_path / "page.html").stat().st_size < 1e6
     assert len(str(solve(seeds=12, max_iter=2).summary()).splitlines()) < 30
