@@ -91,6 +91,17 @@ def test_groups_shrink_only_when_less_is_enough():
     assert list(seated(np.arange(12.0), halves)) == [11]
 
 
+def test_one_group_of_all_is_halved(monkeypatch):
+    """As on a GPU: all seeds at once, then half of them, then a quarter; a program for each size, and the same seeds dropped."""
+    wanted = solve(survivors=3)
+    monkeypatch.setattr("sapm.train.room", lambda seeds, _: Room(seeds, seeds, True))
+    groups.chunk.clear_cache()
+    result = solve(survivors=3)
+    assert groups.chunk._cache_size() == 3  # 12, 6 and 3 seeds
+    assert result.run.status == wanted.run.status
+    assert np.allclose(result.history["loss"], wanted.history["loss"], rtol=1e-6)
+
+
 def test_every_kind_of_stop_empties_groups(small_groups):
     """Stalled seeds too are taken out; what they ended with is in the result in the place of the seed."""
     x = np.linspace(-1, 1, 20)
