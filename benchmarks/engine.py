@@ -50,8 +50,9 @@ from jax import lax
 from plain_numpy import Sapm
 from scipy.stats import qmc
 
-from sapm import lstsq, train
+from sapm import lstsq
 from sapm.blocks import ARMIJO, GROW, LONGEST, SHRINK
+from sapm.groups import Group, Groups, chunk, room
 from sapm.jet import ACTIVATIONS
 from sapm.methods.alternating import alternating
 from sapm.objective import objective, start_point
@@ -145,7 +146,7 @@ def repeat(run, seconds: float, least: int = 1) -> list[float]:
 
 
 class Engine:
-    """SEEDS seeds in the compiled chunks of `sapm.train`: `batch` seeds side by side, batch after batch, losses at the end."""
+    """SEEDS seeds in the compiled chunks of `sapm.groups`: `batch` seeds side by side, group after group, losses at the end."""
 
     def __init__(self, case: Case):
         self.case, self.terms = case, (transport if case.dims else regression)(case)
@@ -158,11 +159,17 @@ class Engine:
             shake = lambda key, work: prepare(obj, start_point(key, obj, work.network, "noise", NOISE))  # noqa: E731
             self.compared = jax.jit(jax.vmap(shake))(keys, self.start)
 
-        self.batch = train._batch(self.method, SEEDS)
+        self.room = room(SEEDS, self.method.seed_bytes)
+        self.batch = self.room.batch
         jax.block_until_ready(self.start)
         began = clock()
-        self.sweeps = train._chunk.lower(self.method, self.start, 1, batch=self.batch).compile()
+        self.sweeps = chunk.lower(self.method, self.grouped(self.start)[0], None, 1).compile()
         self.compile_seconds = clock() - began
+
+    def grouped(self, states) -> list:
+        """As the loop runs them."""
+        seeds = np.arange(SEEDS)
+        return [group.states for group in Groups((Group(seeds, states),)).split(seeds, self.room).running]
 
     def point(self, state):
         """Seed 0 of a start: [(W, b)], and per term [(a_l, d_l)], l = 1..L."""
@@ -171,14 +178,14 @@ class Engine:
         return self.method.network(state).weights, jets
 
     def measure(self, seconds: float):
-        state, losses = self.compared, []
+        state, losses, start = self.grouped(self.compared)[0], [], self.grouped(self.start)
         for _ in range(CHECKED):
-            state = self.sweeps(self.method, state, 1)
-            losses.append(float(train._losses(self.method, state, None)[0][0]))
+            state, measured = self.sweeps(self.method, state, None, 1)
+            losses.append(float(measured[0][0]))
 
         def run(count):
             began = clock()
-            jax.block_until_ready(self.sweeps(self.method, self.start, count))
+            jax.block_until_ready([self.sweeps(self.method, states, None, count) for states in start])
             return clock() - began
 
         return losses, [t / SEEDS for t in repeat(run, seconds, least=2)]
@@ -194,7 +201,8 @@ class Engine:
                 slope = point.network.sigma.pair(point.aux[0][l].value)[1]
                 spread = 0.5 * lstsq.spectral_bound(W.T @ W) * jnp.max(slope**2)
                 steps.append(math.ceil(math.log(2 / tol) / math.acosh(1 + float(jnp.sum(W**2) / spread))))
-        return float(np.reshape(steps, (-1, self.batch, self.case.L - 2)).max(1).mean())
+        steps = np.reshape(steps, (SEEDS, self.case.L - 2))
+        return float(np.mean([steps[k : k + self.batch].max(0) for k in range(0, SEEDS, self.batch)]))
 
 
 def numpy_state(engine: Engine, state) -> Sapm:

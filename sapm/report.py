@@ -12,6 +12,8 @@ import numpy as np
 from sapm.domain import domain_from
 from sapm.names import nearest
 from sapm.pointwise import evaluate
+from sapm.success import MANY
+from sapm.summary import shown as best_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 KINDS = ("loss", "bound", "solution", "error")
 INK, ACCENT, SECOND, FAINT = "#1f2a37", "#c2410c", "#1d4ed8", "#9aa5b1"
 FINE = 400  # points along a curve
+CURVES = 50  # of seeds are drawn one by one; more are drawn as bands
 
 
 def plot(result: Any, kind: str, seed: int | None) -> Figure:
@@ -61,19 +64,34 @@ def _scale(ax, history) -> np.ndarray:
 
 
 def _loss(result) -> Figure:
-    """The actual loss of every seed; the best one stands out."""
+    """The actual loss of every seed, of many as bands; the best one stands out."""
     figure, (ax,) = _figure()
     iteration, loss, best = _scale(ax, result.history), _positive(result.history["loss"]), result.run.best
+    many = len(loss) > CURVES
+    if many:
+        _bands(ax, iteration, loss)
     for i in range(len(loss)):
-        if i != best:
+        if i != best and not many:
             ax.plot(iteration[i], loss[i], color=FAINT, lw=0.9)
     ax.plot(iteration[best], loss[best], color=ACCENT, lw=1.8, label=f"best: seed {result.run.seeds[best]}")
-    if len(loss) > 1:
+    if 1 < len(loss) <= CURVES:
         ax.plot([], [], color=FAINT, lw=0.9, label=f"{len(loss) - 1} other seed{'s' * (len(loss) > 2)}")
     ax.set_ylabel("actual loss")
     ax.set_title(f"{result.config['model'].upper()} by {result.config['method']}", fontsize=11, color=INK)
     ax.legend(frameon=False, fontsize=9)
     return figure
+
+
+def _bands(ax, iteration: np.ndarray, loss: np.ndarray) -> None:
+    """At every record the range of all seeds that are still running, of the middle 80 % and the middle half, and the median."""
+    at = iteration.max(0)
+    running = np.where(iteration == at, loss, np.nan)
+    seen = ~np.all(np.isnan(running), axis=0)
+    ends = np.nanquantile(running[:, seen], [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1], axis=0)
+    shares = ("all running seeds", "80 % of them", "50 % of them")
+    for k, (share, alpha) in enumerate(zip(shares, (0.2, 0.35, 0.6), strict=True)):
+        ax.fill_between(at[seen], ends[k], ends[-1 - k], color=FAINT, alpha=alpha, lw=0, label=share)
+    ax.plot(at[seen], ends[3], color=INK, lw=1.0, label="their median")
 
 
 def _bound(result, i: int) -> Figure:
@@ -272,6 +290,14 @@ def _cell(value) -> str:
     return f"<td>{value:.2e}</td>" if isinstance(value, float) else f"<td>{value}</td>"
 
 
+def _table(result: Any, head: str, seeds: list[int]) -> str:
+    body = "".join(
+        f"<tr{' class=best' if i == result.run.best else ''}>{''.join(_cell(v) for v in result.table[i].values())}</tr>"
+        for i in seeds
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def figures(result: Any) -> dict[str, Figure]:
     """Every figure that this result has."""
     found = {"loss": result.plot("loss"), "bound": result.plot("bound")}
@@ -296,15 +322,20 @@ def page(result: Any, title: str = "") -> str:
         lead += " Found: " + ", ".join(f"{name} = {value:.6g}" for name, value in result.best.parameters.items()) + "."
     if result.samples.kind == "pde" and error is None:
         lead += f" {result.error_estimate()}"
+    if len(rows) >= MANY:
+        lead += f" {result.success()}"
     head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0])
-    body = "".join(
-        f"<tr{' class=best' if i == result.run.best else ''}>{''.join(_cell(v) for v in row.values())}</tr>"
-        for i, row in enumerate(rows)
-    )
+    first, others = best_rows(result)
+    table = _table(result, head, first)
+    if others:
+        rest = [i for i in result.run.ranking if i not in set(first)]
+        table += f"<details><summary>{html.escape(others)}</summary>{_table(result, head, rest)}</details>"
     shown = "".join(
         f"<figure>{image(figure)}<figcaption>{CAPTIONS[name]}</figcaption></figure>" for name, figure in figures(result).items()
     )
-    settings = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>" for k, v in c.items())
+    seeds = f"{len(rows)}, from {min(c['seeds'])} to {max(c['seeds'])}" if others else c["seeds"]
+    items = (c | {"seeds": seeds}).items()
+    settings = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>" for k, v in items)
     warning = getattr(result.problem, "ill_posed", "")
     warned = f'<p class="certificate">{html.escape(warning)}</p>' if warning else ""
     return f"""<!doctype html>
@@ -314,7 +345,7 @@ def page(result: Any, title: str = "") -> str:
 <p class="certificate">{html.escape(str(result.certificate))}
 It certifies the training loss, not the error between the points.</p>
 <div class="figures">{shown}</div>
-<h2>All seeds</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
+<h2>All seeds</h2><div class="scroll">{table}</div>
 <h2>Settings</h2><dl>{settings}</dl>
 </body></html>
 """

@@ -223,7 +223,7 @@ def _success(experiment: Experiment, result: Result, error: str) -> tuple[int, s
     if experiment.kind == "pde":
         return sum(row[error] is not None and row[error] < 0.1 for row in rows), "solution error < 10 %"
     y = np.asarray(result.samples.terms[0].y)
-    return sum(row["mean_squared_loss"] < 0.01 * float(np.var(y)) for row in rows), "true loss < 1 % of the variance"
+    return result.success(below=0.01 * float(np.var(y))).count, "true loss < 1 % of the variance"
 
 
 def summarise(cell: Cell, result: Result) -> dict:
@@ -250,7 +250,7 @@ def summarise(cell: Cell, result: Result) -> dict:
         "median": {name: spread[name][0] for name in spread},
         "worst": {name: spread[name][1] for name in spread},
         "initial_final": [[row["initial_loss"], row["loss"]] for row in rows],
-        "failed": sum(not row["loss"] < 0.1 * row["initial_loss"] for row in rows),
+        "failed": len(rows) - result.success().count,
         "success": success,
         "success_means": meaning,
         "largest_bound_ratio": ratio,

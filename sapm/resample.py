@@ -79,11 +79,12 @@ def _renew(method: Any, states):
 
 @float64
 def renewed(run: Run, method: Any) -> Run:
-    """A run that goes on with other samples: seeds that had nothing more to gain have again. Non-finite ones stay as they are."""
+    """A run that goes on with other samples: seeds that had nothing more to gain have again. Dropped and non-finite ones
+    stay as they are."""
     history = dict(run.history)
     history["iteration"] = history["iteration"].copy()
-    history["iteration"][:, -1] = history["iteration"][:, -1].max()
-    alive = [status != "non-finite" for status in run.status]
+    alive = np.array([status not in ("dropped", "non-finite") for status in run.status])
+    history["iteration"][alive, -1] = history["iteration"][:, -1].max()
     status = tuple("finished" if on else old for on, old in zip(alive, run.status, strict=True))
     reason = tuple("" if on else old for on, old in zip(alive, run.reason, strict=True))
     return replace(run, method=method, states=_renew(method, run.states), history=history, status=status, reason=reason)

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from rich.console import Console
-from rich.table import Table
 
 from sapm import report, store
 from sapm.characteristics import reference
@@ -25,22 +23,12 @@ from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
 from sapm.samples import Samples, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
+from sapm.success import Success, success
+from sapm.summary import Summary, summary
 from sapm.term import Term
 from sapm.train import Run
 
 MOST = 8000  # points at which the error is estimated
-
-
-class Summary(Table):
-    """A rich table that is also readable when printed plainly."""
-
-    def __str__(self) -> str:
-        console = Console(width=150, color_system=None)
-        with console.capture() as capture:
-            console.print(self)
-        return capture.get().rstrip()
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +45,8 @@ class Result:
         """The solution of every seed, in the order they were asked for."""
         sigma = self.run.method.sigma
         return tuple(
-            solution(self.samples, weights_of(self.run, self.samples, self.config, i), sigma, seed)
-            for i, seed in enumerate(self.run.seeds)
+            solution(self.samples, weights, sigma, seed)
+            for weights, seed in zip(weights_of(self.run, self.samples, self.config), self.run.seeds, strict=True)
         )
 
     @property
@@ -111,33 +99,14 @@ class Result:
         """Root mean square of the PDE's residual at the held-out points: a loss that falls only on the training points shows."""
         return float(np.sqrt(_held_out(network_of(self.samples, u.network_weights, u.sigma), self.samples.held)))
 
+    def success(self, below: float | None = None) -> Success:
+        """How many seeds succeed, with a 95 % interval: those whose actual loss ends below a tenth of the initial one (the
+        paper's rule), or, with a number, those whose true loss is below it."""
+        return success(self.run, below)
+
     def summary(self) -> Summary:
-        """The table, with what was run and what the certificate says; print it or show it with rich."""
-        c, error = self.config, "solution_error" if self.samples.kind == "pde" else "test_error"
-        hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
-        title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
-        start = "" if c["model"] == "ls" else f", {c['start']} start"
-        weights = "those given" if c.get("from_network") else f"{c['init']}{start}"
-        boundary = "" if c["mu"] is None else f" Boundary term × {c['mu']:.3g}."
-        caption = f"weights: {weights}.{boundary} {c.get('choice', '')}{self.certificate}"
-        if self.best.parameters:
-            caption += "\nfound: " + ", ".join(f"{name} = {value:.6g}" for name, value in self.best.parameters.items()) + "."
-        if self.samples.kind == "pde" and "y" not in self.samples.test:
-            caption += f"\n{self.error_estimate()}"
-        if getattr(self.problem, "ill_posed", ""):
-            caption += f"\nWarning: {self.problem.ill_posed}"
-        table = Summary(title=title, caption=caption, caption_justify="left")
-        columns = ["seed", "initial_loss", "loss", "mean_squared_loss", "train_error", error]
-        columns += (["test_residual"] if self.samples.kind == "pde" else []) + ["iterations", "status"]
-        for name in columns:
-            table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right")
-        for i, row in enumerate(self.table):
-            cells = [
-                f"{row[name]:.2e}" if isinstance(row[name], float) else str("–" if row[name] is None else row[name])
-                for name in columns
-            ]
-            table.add_row(*cells, style="bold" if i == self.run.best else None)
-        return table
+        """The table, of many seeds the best, with what was run and what the certificate says; print it or show it with rich."""
+        return summary(self)
 
     def __repr__(self) -> str:
         row = self.table[self.run.best]
@@ -196,7 +165,7 @@ class Result:
         if i not in self._estimates:
             terms, u = self._finer, self.seeds[i]
             error, share = estimated(samples, terms, u.network_weights, u.sigma)
-            order = [j for j in np.argsort(self.run.final("loss"), kind="stable") if j != i]
+            order = [j for j in self.run.ranking if j != i]
             x = samples.test.get("x")
             apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
             self._estimates[i] = Estimate(error, share, apart, len(terms[0].y), isinstance(self.problem, PDE))
@@ -248,9 +217,17 @@ def relative_error(value, wanted) -> float:
     return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))
 
 
-def weights_of(run: Run, samples: Samples, config: dict, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The weights of seed i, in the problem's own units."""
-    return scaling_of(samples, config["options"].get("scale", False)).original(run.network(i).weights)
+@jax.jit
+def _weights(method, states):
+    return jax.vmap(lambda state: [(layer.W, layer.b) for layer in method.network(state).stack.layers()])(states)
+
+
+@float64
+def weights_of(run: Run, samples: Samples, config: dict) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """The weights of every seed, in the problem's own units."""
+    scaling = scaling_of(samples, config["options"].get("scale", False))
+    layers = jax.tree.map(np.asarray, _weights(run.method, run.states if run.kept is None else run.kept))
+    return [scaling.original([(W[i], b[i]) for W, b in layers]) for i in range(len(run.seeds))]
 
 
 def solution(samples: Samples, weights: list[tuple[np.ndarray, np.ndarray]], sigma: Activation, seed: int = 0) -> Solution:
@@ -275,8 +252,7 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
     arrays["chosen"] = run.chosen
     for part, tree in (("state", run.states), ("kept", run.kept)):
         arrays |= {f"{part}/{k:04d}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(tree))}
-    networks = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
-    for l, layers in enumerate(zip(*networks, strict=True), 1):
+    for l, layers in enumerate(zip(*weights_of(run, samples, config), strict=True), 1):
         arrays[f"network/W{l}"], arrays[f"network/b{l}"] = (np.stack(x) for x in zip(*layers, strict=True))
     about = describe(samples) | {"config": config}
     return arrays, about | {"seeds": run.seeds, "status": run.status, "reason": run.reason, "env": store.environment()}

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from sapm import checks, store
 from sapm.devices import agreed, first_process, mesh_of
+from sapm.halving import rungs
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -31,7 +32,7 @@ from sapm.methods.build import (
     start_at,
 )
 from sapm.problem import PDE, PROBLEMS
-from sapm.progress import Bar
+from sapm.progress import Bar, line, lines
 from sapm.regression import whole
 from sapm.resample import EVERY, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
@@ -261,7 +262,7 @@ def execute(
         bar.show(moment)
         if folder is not None:
             if moment.recorded:
-                folder.append(_line(moment))
+                folder.append(line(moment))
             if agreed(time.monotonic() > next_save)[0]:
                 keep(moment.run())
         if on_record is None or not moment.recorded:
@@ -285,7 +286,7 @@ def execute(
                 due = every = 0
             if due and run is not None:
                 try:
-                    solved = [weights_of(run, samples, config, i) for i in range(len(run.seeds))]
+                    solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
                     x, size = harder(problem, samples, solved, sigma, at // every)
                     fresh = [*config.get("fresh", ()), size]
                     if no_longer_falls(fresh):
@@ -318,6 +319,7 @@ def execute(
                 initial=initial,
                 spent=time.perf_counter() - began,
                 mesh=mesh,
+                rungs=rungs(len(config["seeds"]), options.get("survivors"), config["max_iter"]),
             )
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break
@@ -329,27 +331,6 @@ def execute(
         row = {"best": run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
         folder.write_json("summary.json", row | {"seeds": result.table})
     return result
-
-
-def _line(moment: Moment) -> dict:
-    names = ("loss", "mean_squared_loss", "bound_ratio")
-    row = {name: _finite(getattr(moment, name)) for name in names}
-    return {"iteration": moment.iteration, "seconds": moment.seconds} | row
-
-
-def _finite(values) -> list:
-    return [float(v) if np.isfinite(v) else None for v in values]
-
-
-def lines(run: Run) -> list[dict]:
-    """The history as history.jsonl has it."""
-    h = run.history
-    names = ("loss", "mean_squared_loss", "bound_ratio")
-    return [
-        {"iteration": int(h["iteration"][:, j].max()), "seconds": float(h["seconds"][:, j].max())}
-        | {name: _finite(h[name][:, j]) for name in names}
-        for j in range(h["loss"].shape[1])
-    ]
 
 
 def resume(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,16 +15,18 @@ from jax import lax
 from jax.sharding import Mesh
 
 from sapm.devices import Layout, agreed, anywhere, held_back
+from sapm.fault import find_fault
+from sapm.groups import Group, Groups, room, seated, stepped
+from sapm.halving import ranking
 from sapm.jet import Jet, float64
-from sapm.lstsq import SEEDS
 from sapm.methods.method import Method
 from sapm.network import Network
-from sapm.objective import Certificate, bound, certificate, mean_square
+from sapm.objective import Certificate, bound, certificate
 from sapm.spread import steepness
 from sapm.term import Term, as_columns
 
 TURN = 0.5  # seconds that a compiled call may take: the progress shown and the budgets kept are that fine
-CACHE_BYTES = 2**20  # on a CPU, seeds run side by side as long as one layer of them stays in a core's cache
+STOPPED = ("converged", "stalled", "dropped", "non-finite")  # seeds that do not go on when a run is continued
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Run:
 
     bound_ratio is the true loss over (bound × actual loss): at most 1 where a theorem binds them, NaN where none does; and
     the method's diagnostics.
-    `status` of a seed: "finished", "converged", "stalled", "non-finite" (its actual loss), "out of time", "stopped",
-    "interrupted" or, for a run that goes on, "running"; `reason` says it in a sentence. A seed that failed keeps
-    its last finite state.
+    `status` of a seed: "finished", "converged", "stalled", "dropped" (others were better), "non-finite" (its actual loss),
+    "out of time", "stopped", "interrupted" or, for a run that goes on, "running"; `reason` says it in a sentence. A seed
+    that failed keeps its last finite state.
     `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them
     best, whose state is then in `kept`.
     """
@@ -56,11 +57,14 @@ class Run:
 
     @property
     def best(self) -> int:
-        """The index of the seed with the smallest final actual loss (the paper's rule; with validation data, the smallest
-        loss on them); failed seeds only if all failed."""
-        final = self.final("validation_loss" if "validation_loss" in self.history else "loss")
-        failed = np.array([status == "non-finite" for status in self.status]) | ~np.isfinite(final)
-        return int(np.argmin(np.where(failed, np.inf, final)))
+        """The index of the first seed in the ranking."""
+        return int(self.ranking[0])
+
+    @property
+    def ranking(self) -> np.ndarray:
+        """Seeds by their final actual loss, the smallest first (the paper's rule; with validation data, by the loss on them);
+        dropped seeds behind all others, failed ones last."""
+        return ranking(self.status, self.final("validation_loss" if "validation_loss" in self.history else "loss"))
 
     def state(self, i: int) -> Any:
         return jax.tree.map(lambda x: x[i], self.states if self.kept is None else self.kept)
@@ -98,31 +102,6 @@ class Moment:
     run: Callable[[], Run]
 
 
-@partial(jax.jit, static_argnames=("batch", "layout"))
-def _chunk(method: Method, states, steps, batch: int, layout: Layout | None = None):
-    """`steps` steps of every seed, `batch` seeds side by side."""
-    run = jax.vmap(lambda state: lax.fori_loop(0, steps, lambda _, s: method.step(s), state), axis_name=SEEDS)
-    if layout is not None:
-        return layout.pinned(run(states))
-    groups = len(jax.tree.leaves(states)[0]) // batch
-    if groups == 1:
-        return run(states)
-    split = jax.tree.map(lambda x: x.reshape(groups, batch, *x.shape[1:]), states)
-    return jax.tree.map(lambda x: x.reshape(groups * batch, *x.shape[2:]), lax.map(run, split))
-
-
-@partial(jax.jit, static_argnames="layout")
-def _losses(method: Method, states, validation: Term | None, layout: Layout | None = None):
-    """The actual loss, the true loss, the loss on validation data, if there are any, and the method's diagnostics."""
-
-    def one(state):
-        more = [] if validation is None else [mean_square(method.network(state), [validation])]
-        return *method.losses(state), *more, *(value for _, value in sorted(method.diagnostics(state).items()))
-
-    found = jax.vmap(one)(states)
-    return found if layout is None else layout.everywhere(found)
-
-
 @jax.jit
 def _start(method: Method, keys):
     return settled(jax.vmap(method.init)(keys))
@@ -131,42 +110,6 @@ def _start(method: Method, keys):
 def settled(states):
     """With definite types: a weak type on the first call alone would compile the program twice."""
     return jax.tree.map(lambda x: lax.convert_element_type(x, x.dtype), states)
-
-
-@partial(jax.jit, static_argnames="layout")
-def _keep(active, new, old, layout: Layout | None = None):
-    """The new state of active seeds, the old one of the others."""
-    kept = jax.tree.map(lambda x, y: jnp.where(active.reshape(-1, *(1,) * (x.ndim - 1)), x, y), new, old)
-    return kept if layout is None else layout.pinned(kept)
-
-
-def _batch(method: Method, seeds: int) -> int:
-    if jax.default_backend() != "cpu":
-        return seeds
-    fit = max(1, CACHE_BYTES // method.seed_bytes)
-    return max(b for b in range(1, seeds + 1) if seeds % b == 0 and b <= fit)
-
-
-def _finite(tree) -> bool:
-    return all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(tree))
-
-
-def _find_fault(method: Method, state, done: int, steps: int) -> tuple[Any, int, str]:
-    """Replay one seed from a good state: its last finite state, how many steps that took, and what broke where."""
-    alone = lambda f: jax.jit(lambda s: jax.tree.map(lambda x: x[0], jax.vmap(f, axis_name=SEEDS)(s)))  # noqa: E731
-    lead = lambda s: jax.tree.map(lambda x: x[None], s)  # noqa: E731
-    step, losses = alone(method.step), alone(method.losses)
-    for k in range(done + 1, done + steps + 1):
-        new = step(lead(state))
-        if not (_finite(new) and _finite(losses(lead(new)))):
-            part = state
-            for name, block in method.blocks():
-                part = alone(block)(lead(part))
-                if not _finite(part):
-                    return state, k - 1, f"non-finite numbers came from {name} in iteration {k}."
-            return state, k - 1, f"the loss overflowed in iteration {k}."
-        state = new
-    return state, done + steps, f"non-finite numbers appeared between iterations {done} and {done + steps}."
 
 
 def _ratio(constant: float | None, loss: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -183,48 +126,48 @@ def next_record(done: int, every: int | None) -> int:
     return (done // unit + 1) * unit
 
 
-def _on_grid(done: int, every: int | None) -> bool:
-    return done == 0 or next_record(done - 1, every) == done
-
-
 class _Loop:
     """The moving parts of `train`."""
 
-    def __init__(
-        self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every, layout
-    ):
-        self.whole, self.layout, kept = method, layout, None if previous is None else previous.kept
+    def __init__(self, method: Method, seeds: tuple[int, ...], states, validation, previous: Run | None, every, rungs, layout):
+        self.whole, kept = method, None if validation is None else states if previous is None else previous.kept
         if layout is not None:
             method, states, validation = layout.method(method), layout.divided(states), layout.copied(validation)
             kept = None if kept is None else layout.divided(kept)
-        self.method, self.seeds, self.states, self.validation, self.every = method, seeds, states, validation, every
+        self.method, self.seeds, self.validation, self.every, self.rungs = method, seeds, validation, every, rungs
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
         self.diagnostics = sorted(jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states)))
         self.names += self.diagnostics
         self.bound = bound(method.objective, method.sigma)[0]
-        self.batch, self.began = _batch(method, len(seeds)), time.perf_counter()
+        self.room, self.began = room(len(seeds), method.seed_bytes, layout is not None), time.perf_counter()
         self.now, self.marked = 0.0, (0, {})
         self.pace: float | None = None  # seconds per step of all seeds; unknown until the first call has been compiled
         count = len(seeds)
+        self.groups = Groups((Group(np.arange(count), states, kept),), layout=layout)
+        self.stopped = np.full(count, np.inf)
         if previous is None:
             self.records: list[tuple] = []
             self.done, self.status, self.reason = np.zeros(count, int), ["finished"] * count, [""] * count
-            self.current = self.measure(states)
-            self.active = np.isfinite(self.current[0])
-            for i in np.flatnonzero(~self.active):
-                self.status[i], self.reason[i] = "non-finite", "the loss of the starting point is not finite."
-            self.chosen, self.kept = np.zeros(count, int), states if validation is not None else None
+            self.current, self.active = np.full((len(self.names) - 2, count), np.nan), np.ones(count, bool)
+            self.regroup(0)
+            self.groups, self.current = self.stepped(0, self.active)
+            for i in np.flatnonzero(~np.isfinite(self.current[0])).tolist():
+                self.stop(i, "non-finite", "the loss of the starting point is not finite.")
+            self.chosen = np.zeros(count, int)
             self.record()
             return
-        self.status, self.reason, self.kept = list(previous.status), list(previous.reason), kept
+        self.status, self.reason = list(previous.status), list(previous.reason)
         self.records = list(zip(*(previous.history[name].T for name in self.names), strict=True))
         self.done, self.current = self.records[-1][0].copy(), np.array(self.records[-1][2:])
-        self.active = np.array([status not in ("converged", "stalled", "non-finite") for status in self.status])
+        self.active = np.array([status not in STOPPED for status in self.status])
+        for i in np.flatnonzero(~self.active).tolist():
+            self.stop(i, self.status[i], self.reason[i])
         self.began -= float(self.records[-1][1].max())
-        if self.active.any() and not _on_grid(self.iteration, every):
+        if self.active.any() and not self.on_grid(self.iteration):
             self.records.pop()  # a run that had not stopped here would have no such record
+        self.regroup(int(self.records[-1][0].max()))
         self.chosen = np.minimum(previous.chosen, len(self.records) - 1)
-        for i in np.flatnonzero(self.active):
+        for i in np.flatnonzero(self.active).tolist():
             self.status[i], self.reason[i] = "finished", ""
 
     @property
@@ -236,20 +179,39 @@ class _Loop:
     def seconds(self) -> float:
         return time.perf_counter() - self.began
 
-    def measure(self, states) -> np.ndarray:
-        return np.array([np.asarray(x) for x in _losses(self.method, states, self.validation, self.layout)])
+    def next_stop(self, done: int) -> int:
+        """The next record; rungs have one too."""
+        return min([next_record(done, self.every), *(at for at in self.rungs if at > done)])
+
+    def on_grid(self, done: int) -> bool:
+        return done == 0 or self.next_stop(done - 1) == done
+
+    def stop(self, i: int, status: str, why: str) -> None:
+        """A seed that broke has its place until the next record, whenever that was noticed: groups do not depend on the clock."""
+        self.active[i], self.status[i], self.reason[i] = False, status, why
+        done = int(self.done[i])
+        self.stopped[i] = self.next_stop(done) if status == "non-finite" else done
+
+    def regroup(self, now: int) -> None:
+        """At a record: the seeds that run, in fewer groups if they have room in them."""
+        if self.active.any():
+            seats = seated(np.where(self.stopped <= now, self.stopped, np.inf), self.room)
+            self.groups = self.groups.split(seats, self.room)
+
+    def stepped(self, steps: int, on: np.ndarray) -> tuple[Groups, np.ndarray]:
+        return stepped(self.method, self.groups, self.validation, steps, on, self.current)
 
     def record(self) -> None:
         self.records.append((self.done.copy(), np.full(len(self.seeds), self.seconds), *self.current))
         if self.validation is None:
             self.chosen[:] = len(self.records) - 1
             return
-        if not _on_grid(self.iteration, self.every):
+        if not self.on_grid(self.iteration):
             return  # an uncut run would have no such record, so it cannot be the one that is kept
         best = np.array([self.records[j][4][i] for i, j in enumerate(self.chosen)])
         better = self.current[2] < best
         self.chosen[better] = len(self.records) - 1
-        self.kept = _keep(better, self.states, self.kept, self.layout)
+        self.groups = self.groups.keep(better)
 
     def run(self, marked: tuple[int, dict] | None = None) -> Run:
         """All of it so far, or at a marked moment. Between records, one more is added for the state that is there."""
@@ -261,12 +223,10 @@ class _Loop:
         history = {name: np.stack([r[j] for r in records], axis=1) for j, name in enumerate(self.names)}
         history["bound_ratio"] = _ratio(self.bound, history["loss"], history["mean_squared_loss"])
         status, reason = list(at["status"]), list(at["reason"])
-        for i in np.flatnonzero(at["active"]):
+        for i in np.flatnonzero(at["active"]).tolist():
             if not reason[i]:
                 status[i], reason[i] = "running", f"not finished: {at['done'][i]} iterations so far."
-        states, kept = at["states"], at["kept"]
-        if self.layout is not None:
-            states, kept = self.layout.collected(states), None if kept is None else self.layout.collected(kept)
+        states, kept = at["groups"].whole()
         return Run(self.whole, self.seeds, states, history, tuple(status), tuple(reason), chosen, kept)
 
     def moment(self, recorded: bool) -> Moment:
@@ -287,34 +247,33 @@ class _Loop:
         vars(self).update(copied, records=self.records[:length])
 
     def close(self, status: str, why: str) -> None:
-        for i in np.flatnonzero(self.active):
+        for i in np.flatnonzero(self.active).tolist():
             self.status[i], self.reason[i] = status, why
 
     def advance(self, most: int, turn: float) -> None:
         """Up to `most` steps, as many as fit into `turn` seconds; a seed that breaks is stopped at its last finite state."""
         steps = min(most, 1 if self.pace is None else max(1, int(turn / self.pace)))
         steps, clock = int(agreed(steps)[0]), time.perf_counter()
-        new = _chunk(self.method, self.states, steps, self.batch, self.layout)
-        current = self.measure(new)
+        before = self.groups
+        self.groups, self.current = self.stepped(steps, self.active)
         elapsed = time.perf_counter() - clock
         self.pace = (elapsed if self.pace is not None else min(elapsed, TURN / 4)) / steps
-        for i in np.flatnonzero(self.active & ~np.isfinite(current[0])):
-            before = jax.tree.map(lambda x, i=i: x[i], self.states)
-            state, self.done[i], why = _find_fault(self.method, before, int(self.done[i]), steps)
-            self.states = jax.tree.map(lambda x, y, i=i: x.at[i].set(y), self.states, state)
-            self.current[:, i] = self.measure(self.states)[:, i]
-            self.status[i], self.reason[i], self.active[i] = "non-finite", why, False
-        self.states = _keep(self.active, new, self.states, self.layout)
-        self.current = np.where(self.active, current, self.current)
+        broken = self.active & ~np.isfinite(self.current[0])
+        for i in np.flatnonzero(broken).tolist():
+            state, self.done[i], why = find_fault(self.method, before.state(i), int(self.done[i]), steps)
+            self.groups = self.groups.put(i, state)
+            self.stop(i, "non-finite", why)
+        if broken.any():
+            self.groups, self.current = self.stepped(0, broken)
         self.done = self.done + steps * self.active
 
     def stop_settled(self) -> None:
         """Seeds whose method says that nothing more can come."""
         first = len(self.names) - 2 - len(self.diagnostics)
-        for i in np.flatnonzero(self.active):
+        for i in np.flatnonzero(self.active).tolist():
             found = {name: float(self.current[first + k, i]) for k, name in enumerate(self.diagnostics)}
             if why := self.method.settled(found):
-                self.active[i], self.status[i], self.reason[i] = False, "converged", f"{why} after {self.iteration} iterations."
+                self.stop(i, "converged", f"{why} after {self.done[i]} iterations.")
 
     def stop_stalled(self, stall: float, patience: int) -> None:
         """Judged by records on the grid alone, so that a run cut into pieces stops where an uncut one does."""
@@ -325,14 +284,31 @@ class _Loop:
         losses = np.array([r[2:4] for r in self.records])
         with np.errstate(invalid="ignore"):  # either loss counts: a polish may lower the true one where the other was lower
             fell = (losses[early:].min(0) < losses[:early].min(0) * (1 - stall)).any(0)
-        for i in np.flatnonzero(self.active):
+        for i in np.flatnonzero(self.active).tolist():
             if not fell[i]:
-                self.reason[i] = f"the loss fell by less than a fraction {stall:g} in the last {patience} of {now} iterations."
+                why = f"the loss fell by less than a fraction {stall:g} in the last {patience} of {now} iterations."
             elif self.validation is not None and self.chosen[i] < early:
-                self.reason[i] = f"the loss on the validation data did not fall in the last {patience} of {now} iterations."
+                why = f"the loss on the validation data did not fall in the last {patience} of {now} iterations."
             else:
                 continue
-            self.active[i], self.status[i] = False, "stalled"
+            self.stop(i, "stalled", why)
+
+    def drop(self, places: int) -> None:
+        """The seeds that run and are not among the best `places`, by the loss that `Run.ranking` goes by; but where some are
+        in a lifted phase and some are behind it, by the true loss, since their actual losses are of different kinds."""
+        name, value = "loss", self.current[0]
+        if self.validation is not None:
+            name, value = "loss on the validation data", np.array([self.records[j][4][i] for i, j in enumerate(self.chosen)])
+        elif "phase" in self.diagnostics:
+            phase = self.current[self.names.index("phase") - 2]
+            ranked = np.array([status not in ("dropped", "non-finite") for status in self.status])
+            if len(np.unique(np.minimum(phase[ranked], 1))) > 1:
+                name, value = "true loss", self.current[1]
+        now = self.iteration
+        for rank, i in enumerate(ranking(self.status, value).tolist(), 1):
+            if rank > places and self.active[i]:
+                why = f"its {name} {value[i]:.2e} was number {rank} after {now} iterations, and the best {places} went on."
+                self.stop(i, "dropped", why)
 
 
 @float64
@@ -350,6 +326,7 @@ def train(
     watch: Callable[[Moment], Any] | None = None,
     previous: Run | None = None,
     spent: float = 0.0,
+    rungs: Mapping[int, int] | None = None,
     mesh: Mesh | None = None,
 ) -> Run:
     """Run up to `iterations` steps, or for that many `seconds`, for every seed, and record the losses (see `next_record`).
@@ -358,6 +335,7 @@ def train(
     than the fraction `stall` over the last `patience` iterations, or its loss on the validation term has not fallen at all.
     `initial`: start from these states instead of `method.init`. `watch` is called between compiled calls; True stops the run.
     `previous` continues a run: the same numbers, bit for bit, as if it had never stopped. `spent`: seconds since, that count.
+    `rungs`: {iteration: how many seeds go on from there}, see `sapm.halving`.
     `mesh`: the devices that share the seeds and the samples (`sapm.devices`); the run it returns is whole.
     """
     if iterations < 0 or (record_every is not None and record_every < 1):
@@ -376,7 +354,7 @@ def train(
         keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
         states = _start(method, keys) if initial is None else settled(initial)
     layout = None if mesh is None else Layout.of(method, len(numbers), mesh)
-    loop = _Loop(method, numbers, states, validation, previous, record_every, layout)
+    loop = _Loop(method, numbers, states, validation, previous, record_every, rungs or {}, layout)
     loop.began -= spent
     show = watch or (lambda moment: False)
     try:
@@ -394,14 +372,18 @@ def train(
                 if left <= 0:
                     loop.close("out of time", f"the time was up ({seconds:g} s) after {at} of {iterations} iterations.")
                     break
-                goal = min(next_record(at, record_every), iterations)
+                goal = min(loop.next_stop(at), iterations)
                 loop.advance(goal - at, min(TURN, left))
                 if recorded := loop.iteration == goal or not loop.active.any():
                     loop.record()
-                    if loop.active.any() and _on_grid(goal, record_every):
+                    if loop.active.any() and loop.on_grid(goal):
                         loop.stop_settled()
-                    if loop.active.any() and _on_grid(goal, record_every):
+                    if loop.active.any() and loop.on_grid(goal):
                         loop.stop_stalled(stall, patience)
+                    if loop.active.any() and goal in loop.rungs:
+                        loop.drop(loop.rungs[goal])
+                    if loop.on_grid(goal):
+                        loop.regroup(goal)
                 loop.mark()
                 stop = show(loop.moment(recorded))
     except KeyboardInterrupt:

@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import Mesh
 
 import sapm
-from sapm import train as loop
 from sapm.devices import Layout, mesh_of
+from sapm.groups import chunk
 from sapm.jet import sin, tanh
 from sapm.methods.alternating import alternating
 from sapm.methods.descent import descent
@@ -49,7 +49,10 @@ def mesh(seeds: int, samples: int) -> Mesh:
     return Mesh(np.array(jax.devices()[: seeds * samples]).reshape(seeds, samples), ("seeds", "samples"))
 
 
-@pytest.mark.parametrize("kind", METHODS)
+QUICK = ("sweeps", "dual")
+
+
+@pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in METHODS])
 def test_one_device_equals_several(kind, monkeypatch):
     """53 samples on 2 × 4 devices: the history and the states of one device, up to the order of summation."""
     monkeypatch.setattr("sapm.methods.gauss_newton.PRECISION", 1e-14)  # conjugate gradients stop where rounding does not show
@@ -66,7 +69,7 @@ def crossing(method, devices: int) -> dict[str, int]:
     """The bytes that a step moves between devices, by kind of operation, from the compiled program."""
     layout = Layout.of(method, 1, mesh(1, devices))
     states = layout.divided(train(method, 0, seeds=1).states)
-    text = loop._chunk.lower(layout.method(method), states, 1, 1, layout).compile().as_text()
+    text = chunk.lower(layout.method(method), states, None, 1, layout).compile().as_text()
     found: dict[str, int] = {}
     for result, kind in re.findall(r"= (.*?) (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", text):
         count = sum(8 * prod(map(int, filter(None, shape.split(",")))) for shape in re.findall(r"f64\[([\d,]*)\]", result))
@@ -74,9 +77,9 @@ def crossing(method, devices: int) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("terms", [lambda n: [regression(n)], transport])
+@pytest.mark.parametrize("terms", [lambda n: [regression(n)], pytest.param(transport, marks=pytest.mark.slow)])
 def test_only_sums_cross_and_they_do_not_grow_with_the_samples(terms):
-    depth = 4
+    depth = 3
 
     def method(n):
         made = terms(n)

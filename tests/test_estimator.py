@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import sapm
-from sapm import train
+from sapm import groups
 from sapm.estimator import SAPMRegressor
 
 
@@ -102,11 +102,11 @@ def test_starts_and_warm_start():
 
 def test_fits_of_many_sizes_share_programs():
     """Samples and inputs are padded to buckets: these fits need one program."""
-    train._chunk.clear_cache()
+    groups.chunk.clear_cache()
     for n, d in ((30, 2), (50, 3), (64, 4), (41, 1)):
         X = np.random.default_rng(n).normal(size=(n, d))
         SAPMRegressor(**(SMALL | {"max_iter": 3}), early_stopping=False).fit(X, X[:, 0])
-    assert train._chunk._cache_size() == 1
+    assert groups.chunk._cache_size() == 1
 
 
 def test_padding_changes_nothing():

@@ -6,7 +6,7 @@ import pytest
 from problems import curve, transport, wave
 
 import sapm
-from sapm import train
+from sapm import groups
 
 
 @pytest.fixture(autouse=True)
@@ -248,12 +248,12 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_refused_with_a_sentence(name):
     call, kind, sentence = CASES[name]
-    before = train._chunk._cache_size()
+    before = groups.chunk._cache_size()
     with pytest.raises(kind, match=sentence) as error:
         call()
     assert type(error.value) is kind and "\n" not in str(error.value) and len(str(error.value)) < 300
     assert not getattr(error.value, "__notes__", [])
-    assert train._chunk._cache_size() == before
+    assert groups.chunk._cache_size() == before
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import relative
 
-from sapm import train as loop
+from sapm import groups
 from sapm.jet import relu, sin, tanh
 from sapm.methods.alternating import Alternating, alternating
 from sapm.methods.descent import descent
@@ -42,7 +42,7 @@ def test_seeds_together_equal_seeds_apart(kind, monkeypatch):
     alone = train(method, 1, seeds=[11])
     runs = [together.state(2)]
     if kind == "alternating":
-        monkeypatch.setattr(loop, "CACHE_BYTES", 1)
+        monkeypatch.setattr(groups, "CACHE_BYTES", 1)
         runs.append(train(method, 1, seeds=[7, 3, 11, 5]).state(2))
     for run in runs:
         for x, y in zip(jax.tree.leaves(run), jax.tree.leaves(alone.state(0)), strict=True):
@@ -100,16 +100,16 @@ def test_stalled_and_bad_starts():
 
 def test_one_compilation_per_method_and_shape():
     """New data, seeds, rates and numbers of sweeps reuse the program; a new shape compiles one more."""
-    loop._chunk.clear_cache()
+    groups.chunk.clear_cache()
     for seed in range(3):
         term = value_term(np.random.default_rng(seed).uniform(-1, 1, 30), np.ones(30))
         train(alternating(objective([term], 3), (1, 4, 4, 1), relu), 3 + seed, seeds=[seed, 9], record_every=2)
-    assert loop._chunk._cache_size() == 1
+    assert groups.chunk._cache_size() == 1
     for rate in (1e-2, 1e-3):
         train(descent(objective([regression()], 2, "ls"), (1, 4, 1), relu, "gd", rate), 3, seeds=2)
-    assert loop._chunk._cache_size() == 2
+    assert groups.chunk._cache_size() == 2
     train(alternating(objective([regression()], 3), (1, 5, 5, 1), relu), 2, seeds=2)
-    assert loop._chunk._cache_size() == 3
+    assert groups.chunk._cache_size() == 3
 
 
 @pytest.mark.parametrize(("name", "model"), [("gd", "ls"), ("adam", "ls"), ("lbfgs", "ls"), ("adam", "sapm"), ("gd", "pm")])

@@ -23,7 +23,7 @@ from sapm.samples import Samples, scaling_of
 from sapm.term import directional
 
 METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
-ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "l2": 0.0, "scale": True}
+ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "survivors": None, "l2": 0.0, "scale": True}
 OPTIONS = {  # name → default, for every method
     "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None, "directional": False, "scale": False},
     "gauss-newton": {
@@ -137,7 +137,7 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
                 f"options has {name!r}, which {called} does not know; it has {', '.join(known)}." + nearest(name, known)
             )
     options = known | (given or {})
-    for name in ("record_every", "patience", "polish_after", "lifted", "resample"):
+    for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample"):
         value = options.get(name)
         least = 0 if name in ("lifted", "resample") else 1
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):

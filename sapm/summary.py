@@ -1,0 +1,79 @@
+"""The table of a result as it is printed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from sapm.success import MANY
+from sapm.train import Run
+
+ROWS = 20  # shown of a table with more
+
+
+class Summary(Table):
+    """A rich table that is also readable when printed plainly."""
+
+    def __str__(self) -> str:
+        console = Console(width=150, color_system=None)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip()
+
+    __repr__ = __str__
+
+
+def shown(result: Any) -> tuple[list[int], str]:
+    """Which seeds a table shows, and what it says of the others: all in the order asked for, or of many the best."""
+    order = result.run.ranking.tolist()
+    if len(order) <= ROWS:
+        return sorted(order), ""
+    counts = Counter(result.run.status[i] for i in order[ROWS:])
+    each = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    return order[:ROWS], f"… and {len(order) - ROWS} more: {each}."
+
+
+def summary(result: Any) -> Summary:
+    c, error = result.config, "solution_error" if result.samples.kind == "pde" else "test_error"
+    hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
+    title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
+    start = "" if c["model"] == "ls" else f", {c['start']} start"
+    weights = "those given" if c.get("from_network") else f"{c['init']}{start}"
+    boundary = "" if c["mu"] is None else f" Boundary term × {c['mu']:.3g}."
+    rows, others = shown(result)
+    caption = (f"{others}\n" if others else "") + f"weights: {weights}.{boundary} {c.get('choice', '')}{result.certificate}"
+    if len(result.run.seeds) >= MANY:
+        caption += f"\n{result.success()}"
+    if "dropped" in result.run.status:
+        caption += f"\n{halved(result.run)}"
+    if result.best.parameters:
+        caption += "\nfound: " + ", ".join(f"{name} = {value:.6g}" for name, value in result.best.parameters.items()) + "."
+    if result.samples.kind == "pde" and "y" not in result.samples.test:
+        caption += f"\n{result.error_estimate()}"
+    if getattr(result.problem, "ill_posed", ""):
+        caption += f"\nWarning: {result.problem.ill_posed}"
+    table = Summary(title=title, caption=caption, caption_justify="left")
+    columns = ["seed", "initial_loss", "loss", "mean_squared_loss", "train_error", error]
+    columns += (["test_residual"] if result.samples.kind == "pde" else []) + ["iterations", "status"]
+    for name in columns:
+        table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right")
+    for i in rows:
+        row = result.table[i]
+        cells = [
+            f"{row[name]:.2e}" if isinstance(row[name], float) else str("–" if row[name] is None else row[name])
+            for name in columns
+        ]
+        table.add_row(*cells, style="bold" if i == result.run.best else None)
+    return table
+
+
+def halved(run: Run) -> str:
+    """When how many seeds were dropped."""
+    dropped = np.array([status == "dropped" for status in run.status])
+    at, counts = np.unique(run.final("iteration")[dropped], return_counts=True)
+    each = ", ".join(f"{count} after {int(k)}" for k, count in zip(at, counts, strict=True))
+    return f"Dropped by successive halving, since others had a lower loss: {each} iterations."
