@@ -100,6 +100,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             seeds=self.n_init,
             key=int(draw[1]),
             options={"l2": self.alpha, "patience": PATIENCE, "scale": False} | (self.options or {}),
+            in_memory=True,
         )
         samples = pad(problem.samples(), _rows, _columns)
         self.result_ = execute(problem, samples, config, sigma, progress=False, networks=networks)

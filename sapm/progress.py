@@ -1,4 +1,4 @@
-"""A live line on a terminal: iteration, both losses, how close to the bound, time left."""
+"""A live line on a terminal: iteration, both losses, how close to the bound, time left; and the lines of a history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from sapm.train import Moment
+from sapm.train import Moment, Run
 
 
 class Left(ProgressColumn):
@@ -54,3 +54,25 @@ class Bar:
             if self.seconds is not None:
                 left = max(0.0, min(left, self.seconds - moment.seconds))
         self.progress.update(self.task, completed=moment.iteration, text=text, left=left)
+
+
+def line(moment: Moment) -> dict:
+    """A record as history.jsonl has it."""
+    names = ("loss", "mean_squared_loss", "bound_ratio")
+    row = {name: _finite(getattr(moment, name)) for name in names}
+    return {"iteration": moment.iteration, "seconds": moment.seconds} | row
+
+
+def _finite(values) -> list:
+    return [float(v) if np.isfinite(v) else None for v in values]
+
+
+def lines(run: Run) -> list[dict]:
+    """The history as history.jsonl has it."""
+    h = run.history
+    names = ("loss", "mean_squared_loss", "bound_ratio")
+    return [
+        {"iteration": int(h["iteration"][:, j].max()), "seconds": float(h["seconds"][:, j].max())}
+        | {name: _finite(h[name][:, j]) for name in names}
+        for j in range(h["loss"].shape[1])
+    ]

@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sapm import checks, store
+from sapm import checks, store, stream
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -29,7 +30,7 @@ from sapm.methods.build import (
     start_at,
 )
 from sapm.problem import PDE, PROBLEMS
-from sapm.progress import Bar
+from sapm.progress import Bar, line, lines
 from sapm.regression import whole
 from sapm.resample import EVERY, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
@@ -74,10 +75,12 @@ def plan(
     beta=1.0,
     options=None,
     from_network=False,
+    in_memory=False,
 ) -> tuple[dict, Activation]:
     """Check every setting of `solve` and complete it: (configuration, activation). The configuration is JSON.
 
     `from_network`: training starts at a given network, so that phases which prepare a random one are left out.
+    `in_memory`: the caller has all samples in memory and wants them used from there.
     """
     if not isinstance(problem, PROBLEMS):
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
@@ -93,7 +96,13 @@ def plan(
     rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
     if isinstance(problem, PDE):
         checks.memory(problem, tangents // problem.equation.channels, widths)
-    choice = ""
+    seeds = checks.seeds(seeds)
+    many, choice = checks.chunk(problem, widths, len(seeds), model, method, options, in_memory or from_network)
+    if many is not None:
+        auto, method = method == "auto", "alternating"
+        options = ({"scale": True} if auto else {}) | (options or {}) | {"chunk": many}
+        if auto:
+            init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
         separable = not getattr(problem, "beyond", "")
@@ -123,7 +132,7 @@ def plan(
         "method": method,
         "max_iter": checks.iterations(method, kind, sigma) if max_iter is None else whole("max_iter", max_iter, 0),
         "max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds),
-        "seeds": checks.seeds(seeds),
+        "seeds": seeds,
         "key": checks.key(key),
         "init": init or default_init(method, kind, sigma, widths),
         "start": start or default_start(method, kind),
@@ -211,7 +220,8 @@ def solve(
     config, sigma = plan(problem, depth, width, activation, **settings)
     for sentence in doubts(problem, sigma):
         warnings.warn(sentence, stacklevel=2)
-    samples = problem.samples(points, boundary_points, test_points, config["mu"])
+    apart = config["options"].get("chunk") is not None
+    samples = problem.sketch() if apart else problem.samples(points, boundary_points, test_points, config["mu"])
     folder = None if out is None else store.Folder(out)
     with nullcontext() if folder is None else folder.claim:
         return execute(problem, samples, config, sigma, folder=folder, progress=progress, on_record=on_record)
@@ -246,11 +256,22 @@ def execute(
     if folder is not None and previous is None:
         folder.begin(config, store.environment())
     next_save = -np.inf
+    learn: Callable[..., Run] = train
+    files = None
+    if options.get("chunk") is not None:
+        source = stream.Source(problem, scaling, options["chunk"])
+        where = None if folder is None else folder.checkpoint.parent
+        files = stream.Files(where, len(config["seeds"]), source, method.widths[1:-1], previous and previous.states)
+        learn = partial(stream.train, source=source, files=files)
 
     def keep(run: Run) -> None:
         nonlocal next_save
         began = time.monotonic()
+        if files is not None:
+            files.sync()
         store.write(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
+        if files is not None:
+            files.hold(run.states)
         now = time.monotonic()
         next_save = now + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (now - began))
 
@@ -258,7 +279,7 @@ def execute(
         bar.show(moment)
         if folder is not None:
             if moment.recorded:
-                folder.append(_line(moment))
+                folder.append(line(moment))
             if time.monotonic() > next_save:
                 keep(moment.run())
         if on_record is None or not moment.recorded:
@@ -270,7 +291,7 @@ def execute(
         return stop is not None and bool(np.all(stop))
 
     label = f"{config['model'].upper()} · {config['method']}"
-    with Bar(label, config["max_iter"], seconds, progress, first) as bar, store.every_interrupt():
+    with Bar(label, config["max_iter"], seconds, progress, first) as bar, store.every_interrupt(), files or nullcontext():
         run, every = previous, 0 if config.get("over") else options.get("resample") or 0
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = first
@@ -300,7 +321,7 @@ def execute(
                     run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                     break
             at = min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
-            run = train(
+            run = learn(
                 method,
                 at,
                 config["seeds"],
@@ -325,27 +346,6 @@ def execute(
         row = {"best": run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
         folder.write_json("summary.json", row | {"seeds": result.table})
     return result
-
-
-def _line(moment: Moment) -> dict:
-    names = ("loss", "mean_squared_loss", "bound_ratio")
-    row = {name: _finite(getattr(moment, name)) for name in names}
-    return {"iteration": moment.iteration, "seconds": moment.seconds} | row
-
-
-def _finite(values) -> list:
-    return [float(v) if np.isfinite(v) else None for v in values]
-
-
-def lines(run: Run) -> list[dict]:
-    """The history as history.jsonl has it."""
-    h = run.history
-    names = ("loss", "mean_squared_loss", "bound_ratio")
-    return [
-        {"iteration": int(h["iteration"][:, j].max()), "seconds": float(h["seconds"][:, j].max())}
-        | {name: _finite(h[name][:, j]) for name in names}
-        for j in range(h["loss"].shape[1])
-    ]
 
 
 def resume(
@@ -375,6 +375,10 @@ def resume(
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     with folder.claim if path.is_dir() else nullcontext():
         before = from_file(file, problem, activation)
+        if before.config["options"].get("chunk") is not None and (problem is None or not path.is_dir()):
+            raise ValueError(
+                f"{path} is of a run on data that are not in memory: give the folder it was kept in (out=…) and its problem=…."
+            )
         config = before.config | {"max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds)}
         if max_iter is not None:
             done = int(before.run.history["iteration"].max())

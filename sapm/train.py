@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -181,7 +181,7 @@ def _on_grid(done: int, every: int | None) -> bool:
     return done == 0 or next_record(done - 1, every) == done
 
 
-class _Loop:
+class Loop:
     """The moving parts of `train`."""
 
     def __init__(self, method: Method, seeds: tuple[int, ...], states, validation: Term | None, previous: Run | None, every):
@@ -353,17 +353,23 @@ def train(
             raise ValueError("seeds is empty; give a number of seeds (at least 1) or the seed numbers.")
         given = {len(x) for x in jax.tree.leaves(initial)}
         if initial is not None and given != {len(numbers)}:
-            raise ValueError(
-                f"initial has states for {sorted(given)} seeds, but seeds asks for {len(numbers)}; they must be equal."
-            )
-        keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
-        states = _start(method, keys) if initial is None else settled(initial)
-    loop = _Loop(method, numbers, states, validation, previous, record_every)
+            raise ValueError(f"initial has states for {sorted(given)} seeds, and seeds asks for {len(numbers)}; make them equal.")
+        states = _start(method, keys_of(numbers, key)) if initial is None else settled(initial)
+    loop = Loop(method, numbers, states, validation, previous, record_every)
     loop.began -= spent
+    return follow(loop, iterations, record_every, stall, patience, seconds, watch, fresh=previous is None)
+
+
+def keys_of(seeds: Sequence[int], key: int):
+    return jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(seeds))
+
+
+def follow(loop: Loop, iterations: int, record_every, stall: float, patience: int, seconds, watch, fresh: bool) -> Run:
+    """Let a loop go on until its seeds or its budgets end; `fresh`: its first record is new."""
     show = watch or (lambda moment: False)
     try:
         loop.mark()
-        stop = show(loop.moment(recorded=previous is None))
+        stop = show(loop.moment(recorded=fresh))
         while loop.active.any() and loop.iteration < iterations:
             at, left = loop.iteration, math.inf if seconds is None else seconds - loop.seconds
             if stop:
