@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,14 @@ def rows_of(name: str, given, columns: int | None = None) -> np.ndarray | OnDisk
     return found
 
 
+class Scratch:
+    """A temporary folder that is removed with this object, or when the process ends."""
+
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="sapm-"))
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 class _Growing:
     """A .npy file (n, columns) of float64 that rows are added to; its header is written again when n is known."""
 
@@ -100,8 +110,8 @@ def spool(batches: Iterable, folder: str | Path | None = None) -> tuple[OnDisk, 
 
     Without a folder they are in a temporary one, which goes with the last of the tables.
     """
-    keep = tempfile.TemporaryDirectory(prefix="sapm-") if folder is None else None
-    path = Path(keep.name if keep is not None else str(folder))
+    keep = Scratch() if folder is None else None
+    path = Path(folder) if folder is not None else keep.path  # type: ignore[union-attr]
     path.mkdir(parents=True, exist_ok=True)
     there = [str(path / name) for name in ("X.npy", "Y.npy") if (path / name).exists()]
     if there:

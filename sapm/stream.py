@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib import format as npy
 
+from sapm.disk import Scratch
 from sapm.jet import float64
 from sapm.methods.streamed import Streamed, Swept, a_chunk, close_sweep, defects_chunk, drawn_chunk, solve_layer, top_chunk
 from sapm.regression import Regression
@@ -78,8 +78,8 @@ class Files:
     lengths (seeds, chunk). In the folder of a run, or in a temporary one that is removed at the end."""
 
     def __init__(self, folder: Path | None, seeds: int, source: Source, hidden: Sequence[int], states: Swept | None = None):
-        self._temporary = tempfile.TemporaryDirectory(prefix="sapm-") if folder is None else None
-        self.path = folder or Path(self._temporary.name)  # type: ignore[union-attr]
+        self._scratch = Scratch() if folder is None else None
+        self.path = folder or self._scratch.path  # type: ignore[union-attr]
         self.seeds, self.chunk, self.chunks, self.hidden = seeds, source.chunk, source.chunks, hidden
         self._sizes: dict[int, tuple[int, int]] = {}  # number → numbers in a row, bytes of the header
         self._unsynced: set[int] = set()
@@ -98,8 +98,8 @@ class Files:
         return self
 
     def __exit__(self, *error) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def file(self, number: int) -> Path:
         return self.path / f"aux-{number:03d}.npy"
@@ -121,7 +121,7 @@ class Files:
             path = self.file(number)
             try:
                 found = np.load(path, mmap_mode="r")
-            except (OSError, ValueError):
+            except (OSError, ValueError, EOFError):
                 found = None
             if found is None or found.shape != (self.chunks, self._row(l)):
                 raise ValueError(
