@@ -29,15 +29,21 @@ def data(n=61, d=3):
     return X, np.c_[np.sin(3 * X[:, 0]) * X[:, 1], X[:, -1] ** 2]
 
 
-CASES = [("pm", (20,), {}), ("sapm", (61, 20, 7), {"l2": 1e-6, "scale": True}), ("sapm", (20,), {"joint": True})]
+CASES = {
+    "sapm-l2-scaled": ("sapm", [5, 5, 4], (61, 20, 7), {"l2": 1e-6, "scale": True}),
+    "pm-joint": ("pm", [5, 4], (20,), {"joint": True}),
+    "pm": ("pm", [5, 5, 4], (20, 7), {}),
+    "sapm-joint": ("sapm", [5, 5, 4], (20, 7), {"joint": True}),
+}
 
 
-@pytest.mark.parametrize(("model", "chunks", "options"), CASES, ids=["pm", "sapm-l2-scaled", "sapm-joint"])
-def test_chunks_equal_the_whole(model, chunks, options):
+@pytest.mark.parametrize(("model", "width", "chunks", "options"), CASES.values(), ids=CASES)
+def test_chunks_equal_the_whole(model, width, chunks, options):
     """The auxiliary variables, the weights and both losses after a sweep, for two seeds, with weights for the samples."""
     X, Y = data()
     problem = sapm.Regression(5 + 3 * X, Y, weights=np.random.default_rng(1).uniform(0, 2, len(X)))
-    config, sigma = plan(problem, 4, [5, 5, 4], "tanh", **SETTINGS, model=model, options=options, beta=[0.5, 2.0, 1.5])
+    given = {"model": model, "options": options, "beta": [0.5, 2.0, 1.5][: len(width)]}
+    config, sigma = plan(problem, len(width) + 1, width, "tanh", **SETTINGS, **given)
     whole = build(problem.samples(), config, sigma)
     states = jax.vmap(whole.init)(keys_of(config["seeds"], 0))
     values = lambda states: [np.asarray(u.value) for u in jax.vmap(whole.point)(states).aux[0].layers()[:-1]]  # noqa: E731
@@ -62,10 +68,10 @@ def test_chunks_equal_the_whole(model, chunks, options):
 def test_one_program_per_shape():
     """Chunks, also the last and shorter one, and layers of like shape share their programs; a second run compiles nothing."""
     problem = sapm.Regression(*data(100))
-    solve = lambda **more: sapm.solve(problem, 6, 4, options={"chunk": 30}, **SETTINGS, **more)  # noqa: E731
+    solve = lambda **more: sapm.solve(problem, 5, 4, options={"chunk": 30}, **SETTINGS, **more)  # noqa: E731
     before = a_chunk._cache_size(), top_chunk._cache_size()
     solve()
-    assert (a_chunk._cache_size() - before[0], top_chunk._cache_size() - before[1]) == (3, 1)  # layers 5; 4, 3, 2; 1
+    assert (a_chunk._cache_size() - before[0], top_chunk._cache_size() - before[1]) == (3, 1)  # layers 4; 3, 2; 1
     counted = a_chunk._cache_size()
     solve(key=1, max_seconds=100)
     assert a_chunk._cache_size() == counted
@@ -75,24 +81,24 @@ def test_a_result_like_any_other(tmp_path, monkeypatch):
     """From memory maps of other types: losses are those of all samples; saved, loaded, drawn; the state is gone at the end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
-    X, Y = data(90, 2)
+    X, Y = data(100)
     np.save(tmp_path / "X.npy", X.astype("f4"))
-    np.save(tmp_path / "Y.npy", (9 * Y[:, 0]).astype("i2"))
+    np.save(tmp_path / "Y.npy", (9 * Y).astype("i2"))
     X, Y = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "XY")
     problem = sapm.Regression(X, Y, test=(X[:9], Y[:9]), validation=(X[9:20], Y[9:20]))
     assert isinstance(problem.X.source, np.memmap)
     seen = []
-    result = sapm.solve(problem, 3, 5, method="auto", seeds=2, max_iter=5, options={"chunk": 40}, on_record=seen.append)
-    assert [state.iteration for state in seen] == list(range(6)) and not list((tmp_path / "scratch").iterdir())
+    result = sapm.solve(problem, 3, 4, options={"chunk": 30, "scale": True}, on_record=seen.append, **SETTINGS)
+    assert [state.iteration for state in seen] == list(range(4)) and not list((tmp_path / "scratch").iterdir())
     assert result.certificate.holds and np.all(result.history["bound_ratio"] <= 1)
-    assert "chunks of 40 samples" in str(result.summary()) and result.config["options"]["scale"]
+    assert "chunks of 30 samples" in str(result.summary())
     for i, u in enumerate(result.seeds):
         row = result.table[i]
-        assert relative(row["mean_squared_loss"], np.mean((u(np.asarray(X, float)) - Y) ** 2)) < 1e-12
+        assert relative(row["mean_squared_loss"], np.mean(np.sum((u(np.asarray(X, float)) - Y) ** 2, 1))) < 1e-12
         assert relative(row["train_error"], np.linalg.norm(u(X) - Y) / np.linalg.norm(Y.astype(float))) < 1e-12
     loaded = sapm.load(result.save(tmp_path / "a.sapm"))
     assert loaded.table == result.table and (tmp_path / "a.sapm").stat().st_size < 2e5
-    assert "chunks of 40" in loaded.report(tmp_path / "a.html").read_text()
+    assert "chunks of 30" in loaded.report(tmp_path / "a.html").read_text()
     with pytest.raises(ValueError, match="give the folder it was kept in"):
         sapm.resume(tmp_path / "a.sapm", problem=problem)
 
@@ -112,9 +118,9 @@ class Rows:
 def test_arrays_on_disk_are_not_loaded_whole(monkeypatch):
     monkeypatch.setattr(disk, "NUMBERS", 60)
     monkeypatch.setattr(regression, "NUMBERS", 60)
-    X, Y = data(90)
-    x, y, w = Rows(X), Rows(Y.astype("f4")), Rows(np.ones(90, int))
-    result = sapm.solve(sapm.Regression(x, y, weights=w), 3, 4, options={"chunk": 25}, **SETTINGS)
+    X, Y = data(100)
+    x, y, w = Rows(X), Rows(Y.astype("f4")), Rows(np.ones(100, int))
+    result = sapm.solve(sapm.Regression(x, y, weights=w), 3, 4, options={"chunk": 30}, **SETTINGS)
     assert 0 < max(a.most for a in (x, y)) <= 30 and w.most <= 60
     assert relative(result.seeds[0](x), result.seeds[0](X)) == 0
     samples, whole = sapm.Regression(X, Y).sketch(), sapm.Regression(X, Y).samples()
@@ -150,62 +156,95 @@ def test_batches_are_spooled(tmp_path):
     assert not list((tmp_path / "b").iterdir())
 
 
+def on_disk(folder):
+    for name, a in zip("XY", data(100), strict=True):
+        np.save(folder / f"{name}.npy", a)
+    return sapm.Regression(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in "XY"))
+
+
+def same(a, b):
+    """Bit for bit."""
+    for name in ("iteration", "loss", "mean_squared_loss"):
+        assert np.array_equal(a.history[name], b.history[name])
+    for u, v in zip(a.seeds, b.seeds, strict=True):
+        assert all(np.array_equal(x, y) for p, q in zip(u.weights, v.weights, strict=True) for x, y in zip(p, q, strict=True))
+
+
+class Cut(BaseException):
+    """What ends a process."""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["a checkpoint after every pass", "the first checkpoint only"])
+def test_cut_off_and_resumed(seconds, tmp_path, monkeypatch):
+    """Wherever it is cut off, in a pass or by Ctrl-C, it goes on to the numbers of a run that was not."""
+    monkeypatch.setattr("sapm.solver.CHECKPOINT_SECONDS", seconds)
+    problem, more = on_disk(tmp_path), {"options": {"chunk": 30}, "seeds": 2, "method": "alternating"}
+    written, out = stream.Files.write, {"out": tmp_path / "run"}
+    ended: list = []
+
+    def end_at(count, how):
+        def write(*args):
+            ended.append(args)
+            if len(ended) == count:
+                how()
+            return written(*args)
+
+        ended.clear()
+        monkeypatch.setattr(stream.Files, "write", write)
+
+    def cut():
+        raise Cut
+
+    for count, begin in ((3, lambda: sapm.solve(problem, 3, 4, max_iter=6, **more, **out)),) * 2 + (
+        (19, lambda: sapm.solve(problem, 3, 4, max_iter=6, **more, **out)),  # 8 writes at the start, 8 a sweep
+        (1, lambda: sapm.resume(tmp_path / "run", problem=problem)),
+        (11, lambda: sapm.resume(tmp_path / "run", problem=problem)),
+    ):
+        end_at(count, cut)
+        with pytest.raises(Cut):
+            begin()
+    end_at(3, _thread.interrupt_main)
+    assert set(sapm.resume(tmp_path / "run", problem=problem).run.status) == {"interrupted"}
+    end_at(0, cut)
+    again = sapm.resume(tmp_path / "run", problem=problem)
+    same(again, sapm.solve(problem, 3, 4, max_iter=6, **more))
+    same(sapm.resume(tmp_path / "run", problem=problem, max_iter=8), sapm.solve(problem, 3, 4, max_iter=8, **more))
+    files = list((tmp_path / "run" / "checkpoint").glob("aux-*.npy"))
+    assert len(files) <= 5 and (tmp_path / "run" / "model.sapm").exists()
+    with pytest.raises(ValueError, match="problem=…"):
+        sapm.resume(tmp_path / "run")
+    with pytest.raises(ValueError, match="is not the stored one"):
+        sapm.resume(tmp_path / "run", problem=sapm.Regression(problem.X, problem.Y[:] + 1e-3))
+
+
 SCRIPT = """
 import sys, time, numpy as np, sapm
 from sapm import solver, stream
 solver.CHECKPOINT_SECONDS = 0.0
 solver.CHECKPOINT_SHARE = int(sys.argv[2])
 X, Y = (np.load(f"{sys.argv[1]}/{name}.npy", mmap_mode="r") for name in "XY")
-slow = stream.Files.write
-stream.Files.write = lambda *args: (time.sleep(0.003), slow(*args))
+quick = stream.Files.write
+stream.Files.write = lambda *args: (time.sleep(0.003), quick(*args))
 problem, out = sapm.Regression(X, Y), sys.argv[1] + "/run"
 sapm.solve(problem, 3, 4, method="alternating", seeds=2, max_iter=10000, options={"chunk": 30}, out=out)
 """
 
 
-@pytest.mark.parametrize("share", [5, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0, 1, 5, 50])
 def test_killed_and_resumed(share, tmp_path):
-    """Wherever it is killed, between passes or in one, it goes on to the numbers of a run that was not; also after Ctrl-C."""
-    for name, a in zip("XY", data(100), strict=True):
-        np.save(tmp_path / f"{name}.npy", a)
-    problem = sapm.Regression(*(np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "XY"))
-    folder = tmp_path / "run"
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path), str(share)])
-    history, end = folder / "history.jsonl", time.monotonic() + 100
+    """The same with kill -9 at a moment of its own."""
+    problem, history = on_disk(tmp_path), tmp_path / "run" / "history.jsonl"
+    process, end = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path), str(share)]), time.monotonic() + 100
     while not history.exists() or history.read_text().count("\n") < 6:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.01)
     time.sleep(0.017 * share)
     process.kill()
     process.wait()
-    at = sapm.load(folder / "checkpoint" / "latest.sapm").run
-    done = int(at.history["iteration"].max())
-    with pytest.raises(ValueError, match="problem=…"):
-        sapm.resume(folder)
-    X, Y = data(100)
-    with pytest.raises(ValueError, match="is not the stored one"):
-        sapm.resume(folder, problem=sapm.Regression(X, Y + 1e-3))
-
-    calls = []
-
-    def interrupt(*args):
-        calls.append(args)
-        if len(calls) == 15:
-            _thread.interrupt_main()
-        return written(*args)
-
-    written = stream.Files.write
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream.Files, "write", interrupt)
-        cut = sapm.resume(folder, problem=problem, max_iter=done + 50)
-    assert set(cut.run.status) == {"interrupted"}
-    again = sapm.resume(folder, problem=problem, max_iter=done + 6)
-    options = {"chunk": 30}
-    straight = sapm.solve(problem, 3, 4, method="alternating", seeds=2, max_iter=done + 6, options=options)
-    for name in ("iteration", "loss", "mean_squared_loss"):
-        assert np.array_equal(again.history[name], straight.history[name])
-    for u, v in zip(again.seeds, straight.seeds, strict=True):
-        assert all(np.array_equal(a, b) for p, q in zip(u.weights, v.weights, strict=True) for a, b in zip(p, q, strict=True))
+    done = int(sapm.load(tmp_path / "run" / "checkpoint" / "latest.sapm").history["iteration"].max())
+    again = sapm.resume(tmp_path / "run", problem=problem, max_iter=done + 6)
+    same(again, sapm.solve(problem, 3, 4, method="alternating", seeds=2, max_iter=done + 6, options={"chunk": 30}))
 
 
 def test_budgets_and_broken_seeds(monkeypatch):
@@ -253,7 +292,7 @@ def test_the_rule_for_memory(monkeypatch):
 
 
 def test_refusals(tmp_path, monkeypatch):
-    problem = sapm.Regression(*data())
+    problem = sapm.Regression(*data(100))
     box = sapm.Box(x=(0, 1))
     for stated, more, said in (
         (sapm.PDE(box, lambda p, u: u.x - 1, [sapm.Inflow(lambda p: 0.0)]), {}, "chunk, which is for sapm.Regression, not for"),
@@ -278,7 +317,7 @@ def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"take .* on disk, and .* has"):
         sapm.solve(problem, 3, 4, options={"chunk": 5}, **SETTINGS)
     monkeypatch.undo()
-    sapm.solve(problem, 3, 4, options={"chunk": 5}, out=tmp_path / "a", **SETTINGS)
+    sapm.solve(problem, 3, 4, options={"chunk": 30}, out=tmp_path / "a", **SETTINGS)
     next((tmp_path / "a" / "checkpoint").glob("aux-*.npy")).write_bytes(b"")
     with pytest.raises(ValueError, match="is missing or damaged"):
         sapm.resume(tmp_path / "a", problem=problem, max_iter=9)
