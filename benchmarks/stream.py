@@ -5,7 +5,7 @@
 Ten inputs, one output, network (6, 10), tanh, SAPM; X and Y are memory maps in a temporary folder (or under FOLDER), and so
 are the auxiliary variables; all of it is removed at the end. Anonymous memory is what /proc/self/smaps_rollup calls so (mapped
 pages of files are not in it), looked at every 20 ms. Bytes are those of read and write calls (/proc/self/io: rchar, wchar), to
-which a sweep adds X twice and Y twice, which are mapped. `--growth`: 10⁵, 10⁶ and so on up to n, and the exponent of the time.
+which a sweep adds X twice and Y twice, which are mapped. `--growth`: 10⁵, 10⁶ and so on up to n, and the exponent of the cores' time.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ def batches(n: int, rows: int = 2**16):
 
 
 def measure(n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | None) -> tuple[float, str]:
-    """Seconds per sweep after the first, and a line about it."""
-    rows: list[tuple[float, int, int, int]] = []
+    """Seconds of cores per sweep after the first, and a line about it."""
+    rows: list[tuple[float, int, int, int, float]] = []
     with tempfile.TemporaryDirectory(prefix="sapm-benchmark-", dir=folder) as path, Highest() as highest:
         made = sapm.Regression.from_batches(batches(n), path)
         del made
         X, Y = (np.load(Path(path) / f"{name}.npy", mmap_mode="r") for name in "XY")
 
         def record(state) -> None:
-            rows.append((state.seconds, *transferred(), highest.lately))
+            rows.append((state.seconds, *transferred(), highest.lately, time.process_time()))
             highest.lately = 0
 
         options = {"chunk": chunk or 2**14}
@@ -101,16 +101,16 @@ def measure(n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | No
         )
         most = highest.most
     pace = (rows[-1][0] - rows[1][0]) / (len(rows) - 2)
-    read, written = ((rows[-1][k] - rows[1][k]) / (len(rows) - 2) for k in (1, 2))
+    read, written, used = ((rows[-1][k] - rows[1][k]) / (len(rows) - 2) for k in (1, 2, 4))
     mapped = 2 * (X.nbytes + Y.nbytes)
     peaks = ", ".join(f"{row[3] / 1e6:.0f}" for row in rows[1:])
     losses = result.history["mean_squared_loss"][result.run.best]
     text = (
-        f"n = {n:.0e}, chunks of {options['chunk']}, {seeds} seed(s): {pace:.2f} s per sweep (data checked in {checked:.1f} s); "
+        f"n = {n:.0e}, chunks of {options['chunk']}, {seeds} seed(s): {pace:.2f} s per sweep, {used:.2f} s of cores (data checked in {checked:.1f} s); "
         f"anonymous memory at most {most / 1e6:.0f} MB, by sweep {peaks} MB; a sweep reads {(read + mapped) / 1e9:.2f} GB "
         f"({mapped / 1e9:.2f} GB of it mapped) and writes {written / 1e9:.2f} GB; true loss {losses[0]:.3f} → {losses[-1]:.3f}"
     )
-    return pace, text
+    return used, text
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
         print(text, flush=True)
     if len(sizes) > 1:
         exponent = np.log(paces[-1] / paces[0]) / np.log(sizes[-1] / sizes[0])
-        print(f"time per sweep grows like n^{exponent:.2f} from {sizes[0]:.0e} to {sizes[-1]:.0e}")
+        print(f"the cores' time per sweep grows like n^{exponent:.2f} from {sizes[0]:.0e} to {sizes[-1]:.0e}")
 
 
 if __name__ == "__main__":

@@ -107,15 +107,17 @@ class Solution:
 
         return to_onnx(self, path)
 
-    def __call__(self, points=None, /, **coordinates):
-        if not coordinates and on_disk(points) and len(points.shape) == (2 if len(self.names) > 1 else 1):
-            points = OnDisk(points)  # read as it is needed
+    def __call__(self, points: Any = None, /, **coordinates):
+        d = len(self.names)
+        if not coordinates and on_disk(points) and (points.shape[1:] == (d,) or (d == 1 == len(points.shape))):
+            values = self._numpy(OnDisk(points))  # read by rows
+            return values[..., 0] if values.shape[-1] == 1 else values
         x, in_jax = self._points(points, coordinates)
         if in_jax:
             flat = x.reshape(-1, x.shape[-1])
             values = _derivative(self.weights, self.sigma, self.directions, flat, self.embedding, self.ansatz)
         else:
-            values = self._numpy(x if isinstance(x, OnDisk) else x.reshape(-1, x.shape[-1]))
+            values = self._numpy(x.reshape(-1, x.shape[-1]))
         values = values.reshape(*x.shape[:-1], len(self.weights[-1][1]))
         return values[..., 0] if values.shape[-1] == 1 else values
 
@@ -126,10 +128,10 @@ class Solution:
             if coordinates:
                 raise TypeError(f"give either points (n, {len(self.names)}) or the coordinates by name ({wanted}), not both.")
             in_jax = isinstance(points, jax.Array)
-            x = points if in_jax or isinstance(points, OnDisk) else _numbers("points", points)
-            if len(self.names) == 1 and len(x.shape) <= 1:
+            x = points if in_jax else _numbers("points", points)
+            if len(self.names) == 1 and x.ndim <= 1:
                 x = x[..., None]
-            if not x.shape or x.shape[-1] != len(self.names):
+            if x.ndim == 0 or x.shape[-1] != len(self.names):
                 raise ValueError(f"points have shape {x.shape}; give one row per point with {len(self.names)} columns: {wanted}.")
             return _floating(x), in_jax
         for name in coordinates:
@@ -148,7 +150,7 @@ class Solution:
         return _floating((jnp if in_jax else np).stack(parts, axis=-1)), in_jax
 
     @float64
-    def _numpy(self, x: np.ndarray) -> np.ndarray:
+    def _numpy(self, x: np.ndarray | OnDisk) -> np.ndarray:
         out = [np.zeros((0, len(self.weights[-1][1])))]
         for i in range(0, len(x), LARGEST):
             part = x[i : i + LARGEST]

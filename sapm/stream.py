@@ -109,7 +109,8 @@ class Files:
 
     def _check_room(self) -> None:
         layers = [8 * self.chunks * self._row(l) for l in range(1, len(self.hidden) + 1)]
-        wanted, free = sum(layers) + max(layers), shutil.disk_usage(self.path).free
+        wanted = (1 if self._scratch else 2) * sum(layers) + max(layers)  # those of a checkpoint, and one that is written
+        free = shutil.disk_usage(self.path).free
         if wanted > free:
             raise ValueError(
                 f"the auxiliary variables of {self.seeds} seeds take {wanted / 1e9:.1f} GB on disk, and {self.path} has "
