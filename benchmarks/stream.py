@@ -5,7 +5,8 @@
 Ten inputs, one output, network (6, 10), tanh, SAPM; X and Y are memory maps in a temporary folder (or under FOLDER), and so
 are the auxiliary variables; all of it is removed at the end. Anonymous memory is what /proc/self/smaps_rollup calls so (mapped
 pages of files are not in it), looked at every 20 ms. Bytes are those of read and write calls (/proc/self/io: rchar, wchar), to
-which a sweep adds X twice and Y twice, which are mapped. `--growth`: 10⁵, 10⁶ and so on up to n, and the exponent of the cores' time.
+which a sweep adds X twice and Y twice, which are mapped. `--growth`: 10⁵, 10⁶ and so on up to n, and the exponent of the time
+that the cores take.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def measure(n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | No
     peaks = ", ".join(f"{row[3] / 1e6:.0f}" for row in rows[1:])
     losses = result.history["mean_squared_loss"][result.run.best]
     text = (
-        f"n = {n:.0e}, chunks of {options['chunk']}, {seeds} seed(s): {pace:.2f} s per sweep, {used:.2f} s of cores (data checked in {checked:.1f} s); "
+        f"n = {n:.0e}, chunks of {options['chunk']}, {seeds} seed(s): {pace:.2f} s per sweep, {used:.2f} s of cores "
+        f"(data checked in {checked:.1f} s); "
         f"anonymous memory at most {most / 1e6:.0f} MB, by sweep {peaks} MB; a sweep reads {(read + mapped) / 1e9:.2f} GB "
         f"({mapped / 1e9:.2f} GB of it mapped) and writes {written / 1e9:.2f} GB; true loss {losses[0]:.3f} → {losses[-1]:.3f}"
     )
