@@ -84,7 +84,7 @@ def measure(n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | No
             rows.append((state.seconds, *transferred(), highest.lately, time.process_time()))
             highest.lately = 0
 
-        options = {"chunk": chunk or 2**14}
+        options = {"chunk": chunk or 2**14, "record_every": 1}
         began = time.perf_counter()
         problem = sapm.Regression(X, Y)
         checked = time.perf_counter() - began
@@ -104,12 +104,13 @@ def measure(n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | No
     pace = (rows[-1][0] - rows[1][0]) / (len(rows) - 2)
     read, written, used = ((rows[-1][k] - rows[1][k]) / (len(rows) - 2) for k in (1, 2, 4))
     mapped = 2 * (X.nbytes + Y.nbytes)
-    peaks = ", ".join(f"{row[3] / 1e6:.0f}" for row in rows[1:])
+    shown = [k for k in range(1, len(rows)) if k & (k - 1) == 0]
+    peaks = ", ".join(f"{rows[k][3] / 1e6:.0f} MB in sweep {k}" for k in shown)
     losses = result.history["mean_squared_loss"][result.run.best]
     text = (
         f"n = {n:.0e}, chunks of {options['chunk']}, {seeds} seed(s): {pace:.2f} s per sweep, {used:.2f} s of cores "
         f"(data checked in {checked:.1f} s); "
-        f"anonymous memory at most {most / 1e6:.0f} MB, by sweep {peaks} MB; a sweep reads {(read + mapped) / 1e9:.2f} GB "
+        f"anonymous memory at most {most / 1e6:.0f} MB, {peaks}; a sweep reads {(read + mapped) / 1e9:.2f} GB "
         f"({mapped / 1e9:.2f} GB of it mapped) and writes {written / 1e9:.2f} GB; true loss {losses[0]:.3f} → {losses[-1]:.3f}"
     )
     return used, text
