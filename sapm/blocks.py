@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from sapm import lstsq
 from sapm.jet import Jet
 from sapm.network import Dense
-from sapm.objective import Objective, length_squared, output_misfit, ridge_d, ridge_W, sizes, target, value_weight
+from sapm.objective import Norms, Objective, length_squared, output_misfit, ridge_d, ridge_W, sizes, target, value_weight
 from sapm.work import Pane, Part, Window, Work, close_norms, close_window, is_layer, open_window, put_row
 
 ARMIJO, GROW, SHRINK, LONGEST, SHORTEST = 1e-4, 1.5, 0.5, 4.0, 1e-6
@@ -89,40 +89,60 @@ def _has_value(obj: Objective, i: int, l) -> bool:
     return not (obj.terms[i].is_pde and is_layer(l, obj.depth))
 
 
-def update_W(obj: Objective, window: Window, l, joint: bool = False) -> Window:
-    """W_l (with `joint`: W_l and b_l together) minimises Σ κ (β_l Ω² ‖W z + b - a‖² + α_l Σ_i ‖W z_i - d_i‖²) + λ_l ‖W‖²."""
-    layer, normals = window.layer, []
+def rows(obj: Objective, window: Window, l, slopes: bool = True, bias: bool = False) -> lstsq.Normal:
+    """The normal equations that W_l (`slopes`), b_l (`bias`) or both are solved from: sums over the samples of the window."""
+    normals = []
     for i, (term, pane) in enumerate(zip(obj.terms, window.panes, strict=True)):
         if _has_value(obj, i, l):
             weight = term.weight * value_weight(obj, i, window.norms.t[i], l)
-            normals.append(lstsq.rows(pane.z.value, pane.r.value, weight, bias=joint))
-        if term.is_pde:
+            z = pane.z.value if slopes else pane.z.value[:, :0]
+            normals.append(lstsq.rows(z, pane.r.value, weight, bias=bias))
+        if term.is_pde and slopes:
             z, r = (x.reshape(-1, x.shape[-1]) for x in (pane.z.tangents, pane.r.tangents))
             weight = term.weight * obj.alpha[i][l - 1]
             weight = jnp.repeat(weight, term.c.shape[-1]) if weight.ndim else weight
-            normals.append(lstsq.rows(z, r, weight, room=joint))
-    total = sum(normals[1:], normals[0])
+            normals.append(lstsq.rows(z, r, weight, room=bias))
+    if not normals:
+        return lstsq.Normal(jnp.zeros((1, 1)), jnp.zeros((1, len(window.layer.b))))
+    return sum(normals[1:], normals[0])
+
+
+def solve_W(obj: Objective, layer: Dense, norms: Norms, l, total: lstsq.Normal, joint: bool = False) -> tuple[Dense, Norms]:
+    """W_l (with `joint`: and b_l) that minimises what the rows add up to, plus λ_l ‖W_l‖²."""
     current = jnp.concatenate([layer.W.T, layer.b[None]]) if joint else layer.W.T
-    ridge = jnp.where(jnp.arange(len(current)) < layer.W.shape[1], ridge_W(obj, window.norms, l), 0.0)
+    ridge = jnp.where(jnp.arange(len(current)) < layer.W.shape[1], ridge_W(obj, norms, l), 0.0)
     new = current + lstsq.step(total, ridge, current)
     layer = Dense(new[:-1].T, new[-1]) if joint else Dense(new.T, layer.b)
-    n = window.norms
-    window = replace(window, layer=layer, norms=replace(n, s=put_row(n.s, l, jnp.sum(layer.W**2))))
+    return layer, replace(norms, s=put_row(norms.s, l, jnp.sum(layer.W**2)))
+
+
+def shift_b(total: lstsq.Normal) -> Float[Array, " out"]:
+    """The weighted mean of the defects, from the last of the normal equations: what b_l comes down by."""
+    weight = total.gram[-1, -1]
+    return jnp.where(weight > 0, total.moment[-1] / jnp.where(weight > 0, weight, 1.0), 0.0)
+
+
+def solve(obj: Objective, layer: Dense, norms: Norms, l, total: lstsq.Normal, joint: bool = False) -> tuple[Dense, Norms]:
+    """W_l and then b_l (`joint`: together) from the sums of one pass, those of the features [z, 1]."""
+    if joint:
+        return solve_W(obj, layer, norms, l, total, joint=True)
+    m = layer.W.shape[1]
+    new, norms = solve_W(obj, layer, norms, l, lstsq.Normal(total.gram[:m, :m], total.moment[:m]))
+    moved = total.moved(jnp.pad((new.W - layer.W).T, ((0, 1), (0, 0))))
+    return Dense(new.W, layer.b - shift_b(moved)), norms
+
+
+def update_W(obj: Objective, window: Window, l, joint: bool = False) -> Window:
+    """W_l (with `joint`: W_l and b_l together) minimises Σ κ (β_l Ω² ‖W z + b - a‖² + α_l Σ_i ‖W z_i - d_i‖²) + λ_l ‖W‖²."""
+    layer, n = solve_W(obj, window.layer, window.norms, l, rows(obj, window, l, bias=joint), joint)
+    window = replace(window, layer=layer, norms=n)
     return _each(window, lambda i, pane: replace(pane, r=_residual(obj, l, layer, i, pane)))
 
 
 def update_b(obj: Objective, window: Window, l) -> Window:
     """b_l minimises Σ κ β_l Ω² ‖W z + b - a‖²: it moves by minus the weighted mean of the defects."""
-    layer = window.layer
-    shift, total = jnp.zeros_like(layer.b), jnp.zeros(())
-    for i, (term, pane) in enumerate(zip(obj.terms, window.panes, strict=True)):
-        if _has_value(obj, i, l):
-            weight = term.weight * value_weight(obj, i, window.norms.t[i], l)
-            r = pane.r.value
-            shift += weight @ r if weight.ndim else weight * jnp.sum(r, axis=0)
-            total += jnp.sum(jnp.broadcast_to(weight, pane.length.shape))
-    shift = jnp.where(total > 0, shift / jnp.where(total > 0, total, 1.0), 0.0)
-    window = replace(window, layer=Dense(layer.W, layer.b - shift))
+    shift = shift_b(rows(obj, window, l, slopes=False, bias=True))
+    window = replace(window, layer=Dense(window.layer.W, window.layer.b - shift))
     return _each(window, lambda i, pane: replace(pane, r=Jet(pane.r.value - shift, pane.r.tangents)))
 
 

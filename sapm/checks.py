@@ -9,8 +9,10 @@ import numpy as np
 
 from sapm.equation import called
 from sapm.jet import Activation
+from sapm.methods.build import WHOLE
 from sapm.problem import PDE
-from sapm.regression import whole
+from sapm.regression import Regression, whole
+from sapm.stream import default_chunk
 
 ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
 GAUSS_NEWTON, GAUSS_NEWTON_RELU = 100, 200
@@ -77,12 +79,45 @@ def count(given):
 JETS = 4  # of every layer in memory at once: what it gives, that lifted, its gain, and the factors of the Jacobian
 
 
+def installed() -> float:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else np.inf
+
+
+STATE = 4  # numbers in memory for every unit, sample and seed: a_l, σ(a_l), σ'(a_l) and the defect
+SHARE = 4  # the state may take this part of the memory; a larger one is on disk
+
+
+def chunk(problem, widths: Sequence[int], seeds: int, model: str, method: str, options, in_memory: bool) -> tuple:
+    """How many samples are in memory at a time, None for all of them; and why, in a sentence."""
+    options = options or {}
+    given = options.get("chunk")
+    apart = isinstance(problem, Regression) and model != "ls" and method in ("auto", "alternating") and not in_memory
+    if given is not None:
+        whole("options: chunk", given)
+        if not isinstance(problem, Regression):
+            raise ValueError(
+                f"options has chunk, which is for sapm.Regression, not for sapm.{type(problem).__name__}; leave it out."
+            )
+        if not apart:
+            what = "sapm.refine or SAPMRegressor" if in_memory else f"model={model!r} by {method!r}"
+            raise ValueError(f"options has chunk, and {what} needs all samples at once; use model='sapm', method='alternating'.")
+        many = min(int(given), len(problem.X))
+        return many, f"Sweeps over chunks of {many} samples, as asked for. "
+    state, there = 8 * STATE * len(problem.X) * seeds * sum(widths) if apart else 0, installed()
+    if state <= there / SHARE or any(options.get(name) for name in WHOLE):
+        return None, ""
+    many = default_chunk(len(problem.X), seeds, widths)
+    why = f"the state of {seeds} seeds ({state / 1e9:.3g} GB) is more than a quarter of the memory ({there / 1e9:.3g} GB)"
+    return many, f"Sweeps over chunks of {many} samples, since {why}. "
+
+
 def memory(problem: PDE, points: int, widths: Sequence[int]) -> None:
     """Refuse jets that this machine cannot hold."""
     equation = problem.equation
     channels = 1 + equation.channels
     wanted = 8 * JETS * points * channels * sum(widths[1:])
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else np.inf
+    there = installed()
     if wanted <= there:
         return
     second = [called(key) for key in equation.keys if len(key) == 2] or [called(key) for key in equation.keys if key]

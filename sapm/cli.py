@@ -119,7 +119,8 @@ def run(
     take_place(distributed, address, process, processes)
     stated, defaults, name = load_problem(problem)
     from sapm.devices import first_process
-    from sapm.solver import plan, solve
+    from sapm.plan import plan
+    from sapm.solver import solve
 
     chosen: dict[str, Any] = defaults | given | {"seeds": count}
     sizes = EXPERIMENTS[name].sizes[0] if name in EXPERIMENTS else (6, 20)

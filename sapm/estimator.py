@@ -8,9 +8,10 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sapm.plan import plan
 from sapm.regression import Regression
 from sapm.samples import pad
-from sapm.solver import execute, plan
+from sapm.solver import execute
 
 ITERATIONS, PATIENCE = 1000, 200
 SMALL = 20  # fewer samples than this: none is set aside for validation
@@ -100,6 +101,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             seeds=self.n_init,
             key=int(draw[1]),
             options={"l2": self.alpha, "patience": PATIENCE, "scale": False} | (self.options or {}),
+            in_memory=True,
         )
         samples = pad(problem.samples(), _rows, _columns)
         self.result_ = execute(problem, samples, config, sigma, progress=False, networks=networks)

@@ -142,17 +142,22 @@ class Groups:
         return replace(self, running=tuple(running))
 
 
-@partial(jax.jit, static_argnames="layout")
-def chunk(method: Method, states, validation: Term | None, steps, layout: Layout | None = None):
-    """`steps` steps of the seeds of a group, side by side. And what is measured of each of them then: the actual loss, the
-    true loss, the loss on validation data, if there are any, and the method's diagnostics."""
-    states = jax.vmap(lambda state: lax.fori_loop(0, steps, lambda _, s: method.step(s), state), axis_name=SEEDS)(states)
+@jax.jit
+def measured(method: Method, states, validation: Term | None) -> tuple:
+    """Of every seed: the actual loss, the true loss, the loss on validation data, if there are any, the method's diagnostics."""
 
-    def measured(state):
+    def one(state):
         more = [] if validation is None else [mean_square(method.network(state), [validation])]
         return *method.losses(state), *more, *(value for _, value in sorted(method.diagnostics(state).items()))
 
-    found = jax.vmap(measured)(states)
+    return jax.vmap(one)(states)
+
+
+@partial(jax.jit, static_argnames="layout")
+def chunk(method: Method, states, validation: Term | None, steps, layout: Layout | None = None):
+    """`steps` steps of the seeds of a group, side by side, and what is measured of them then."""
+    states = jax.vmap(lambda state: lax.fori_loop(0, steps, lambda _, s: method.step(s), state), axis_name=SEEDS)(states)
+    found = measured(method, states, validation)
     return (states, found) if layout is None else (layout.pinned(states), layout.everywhere(found))
 
 

@@ -35,6 +35,10 @@ class Normal(eqx.Module):
     def __add__(self, other: Normal) -> Normal:
         return Normal(self.gram + other.gram, self.moment + other.moment)
 
+    def moved(self, change: Float[Array, "m out"]) -> Normal:
+        """Those of the same rows at X + changeᵀ, where the residuals are r + changeᵀz."""
+        return Normal(self.gram, self.moment + self.gram @ change)
+
 
 def rows(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array, bias: bool = False, room: bool = False) -> Normal:
     """The rows' normal equations; w is one weight for all rows or (n,). `bias`: for the features [z, 1]; `room`: for [z, 0]."""
@@ -43,7 +47,7 @@ def rows(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array, bias: bool 
     normal = Normal(factor * (z.T @ wz), factor * (wz.T @ r))
     if bias:
         edge, ends = factor * jnp.sum(wz, axis=0), jnp.sum(jnp.broadcast_to(w, len(z)))
-        last = jnp.sum(w[..., None] * r, axis=0)
+        last = w @ r if w.ndim else w * jnp.sum(r, axis=0)
     elif room:
         edge, ends, last = jnp.zeros(z.shape[1]), jnp.zeros(()), jnp.zeros(r.shape[1])
     else:

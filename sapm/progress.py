@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from sapm.train import Moment, Run
+from sapm.run import Moment, Run
 
 
 class Left(ProgressColumn):

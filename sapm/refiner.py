@@ -16,10 +16,11 @@ from sapm import checks, store
 from sapm.foreign import Weights, checked, form_of
 from sapm.jet import Activation, float64
 from sapm.objective import mean_square
+from sapm.plan import doubts, plan
 from sapm.result import Result, solution
 from sapm.samples import Samples, network_of
 from sapm.solution import Solution
-from sapm.solver import Progress, doubts, execute, plan
+from sapm.solver import Progress, execute
 
 LOSSES = ("mean_squared_loss", "validation_loss")
 _loss = jax.jit(mean_square)

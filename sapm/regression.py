@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sapm.disk import NUMBERS, OnDisk, parts, rows_of, spool
 from sapm.pointwise import evaluate, function_of_point, place, table
-from sapm.samples import Samples
+from sapm.samples import Samples, data_scaling
 from sapm.shapes import Domain, Shape
-from sapm.term import value_term
+from sapm.term import Term, value_term
+
+SKETCH = 1000  # samples that stand for all of them where not all are in memory
 
 
 def whole(name: str, value, least: int = 1, why: str = "") -> int:
@@ -79,6 +83,7 @@ class Regression:
 
     `validation=(X, Y)`: the network that fits these best is kept, and a seed stops when it no longer improves on them.
     `weights`: (n,), how much each sample counts. Coordinates are x (one input) or x1, x2, …, unless `names` says otherwise.
+    X, Y and weights may be memory maps, or arrays on disk like those of h5py and zarr: they are then read by rows.
     """
 
     X: Any
@@ -89,18 +94,19 @@ class Regression:
     names: Sequence[str] | None = None
 
     def __post_init__(self):
-        X, Y = self._pair("X", "Y", (self.X, self.Y))
+        X, Y = self._pair("X", "Y", (self.X, self.Y), read=rows_of)
         n, d = X.shape
         names = tuple(self.names) if self.names is not None else (("x",) if d == 1 else tuple(f"x{i}" for i in range(1, d + 1)))
         if len(names) != d or len(set(names)) != d:
             raise ValueError(f"names={list(names)} must be {d} different names, one for each column of X.")
-        weights = None
+        weights, total = None, float(n)
         if self.weights is not None:
-            weights = table("weights", self.weights, 1)[:, 0]
-            if weights.shape != (n,) or weights.min() < 0 or weights.max() == 0:
-                raise ValueError(
-                    f"weights must be {n} numbers, none negative and not all 0; got {len(weights)} from {weights.min():g}."
-                )
+            weights = rows_of("weights", self.weights, 1)
+            least, total = min(part.min() for _, part in parts(weights)), sum(float(part.sum()) for _, part in parts(weights))
+            if len(weights) != n or least < 0 or total == 0:
+                raise ValueError(f"weights must be {n} numbers, none negative and not all 0; got {len(weights)} from {least:g}.")
+            weights = weights if isinstance(weights, OnDisk) else weights[:, 0]
+        object.__setattr__(self, "_total", total)
         values = {"X": X, "Y": Y, "names": names, "weights": weights}
         for part in ("test", "validation"):
             given = getattr(self, part)
@@ -109,10 +115,10 @@ class Regression:
             object.__setattr__(self, name, value)
 
     @staticmethod
-    def _pair(x_name: str, y_name: str, pair, d=None, m=None) -> tuple[np.ndarray, np.ndarray]:
+    def _pair(x_name: str, y_name: str, pair, d=None, m=None, read=table) -> tuple[Any, Any]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"{x_name[:-2]} must be a pair (X, Y); got {type(pair).__name__}.")
-        X, Y = table(x_name, pair[0], d), table(y_name, pair[1], m)
+        X, Y = read(x_name, pair[0], d), read(y_name, pair[1], m)
         if len(X) != len(Y):
             raise ValueError(f"{x_name} has {len(X)} samples and {y_name} has {len(Y)}; they must be equal.")
         return X, Y
@@ -121,13 +127,43 @@ class Regression:
     def outputs(self) -> int:
         return self.Y.shape[1]
 
+    @classmethod
+    def from_batches(cls, batches: Iterable, folder: str | Path | None = None, **more) -> Regression:
+        """From any iterable of pairs (X, Y), which is gone through once and written to X.npy and Y.npy.
+
+        They are in the folder given, or in a temporary one that is removed with the problem. `more`: as for Regression.
+        """
+        return cls(*spool(batches, folder), **more)
+
     def samples(self, points=None, boundary_points=None, test_points=None, mu=None) -> Samples:
-        weight = 1.0 if self.weights is None else self.weights * (len(self.weights) / self.weights.sum())
+        weight = 1.0
+        if self.weights is not None:
+            weights = np.asarray(self.weights).reshape(-1)
+            weight = weights * (len(weights) / weights.sum())
+        return self._samples(value_term(np.asarray(self.X), np.asarray(self.Y), weight))
+
+    def _samples(self, term: Term) -> Samples:
         return Samples(
             "regression",
             tuple(self.names or ()),
             None,
-            (value_term(self.X, self.Y, weight),),
+            (term,),
             {} if self.test is None else dict(zip("xy", self.test, strict=True)),
             None if self.validation is None else value_term(*self.validation),
         )
+
+    def kappa(self, rows: slice) -> np.ndarray:
+        """What these samples count: κ_n, which sum to 1 over all samples."""
+        many = len(range(*rows.indices(len(self.X))))
+        weight = np.ones(many) if self.weights is None else np.asarray(self.weights[rows]).reshape(-1)
+        return weight / self._total  # type: ignore[attr-defined]
+
+    def sketch(self) -> Samples:
+        """A few of the samples in place of all: with the units of all, and weights by which Σ κ |y|² is that of all."""
+        n, many = len(self.X), max(1, NUMBERS // (self.X.shape[1] + self.outputs))
+        parts = (slice(i, min(i + many, n)) for i in range(0, n, many))
+        scaling, size = data_scaling((self.X[rows], self.Y[rows], self.kappa(rows)) for rows in parts)
+        few = np.linspace(0, n - 1, min(n, SKETCH)).astype(int).tolist()
+        x, y = (np.concatenate([a[i : i + 1] for i in few]) for a in (self.X, self.Y))
+        shown = float(np.mean(np.sum(y**2, axis=1)))
+        return replace(self._samples(value_term(x, y, size / shown if shown and size else 1.0)), kept=scaling)

@@ -14,9 +14,10 @@ from jaxtyping import Array
 from sapm.jet import Activation, float64
 from sapm.network import Network
 from sapm.problem import PDE
+from sapm.run import Run
 from sapm.samples import Samples, Weights, network_of
 from sapm.term import Term
-from sapm.train import Run, settled
+from sapm.train import settled
 
 EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most

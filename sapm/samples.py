@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -246,8 +246,7 @@ def _suited(samples: Samples) -> Scaling:
             center, spread = samples.embedding.frame(center, spread)
     else:
         x = np.asarray(samples.terms[0].x.value)[counted[0]]
-        center, spread = x.mean(0), np.sqrt(3) * x.std(0)
-        spread = np.where(spread > 1e-12 * np.abs(x).max(0), spread, 1.0)
+        center, spread = x.mean(0), _spread(x.std(0), np.abs(x).max(0))
     strengths = [strength(term, spread) for term in samples.terms]
     size = 0.0
     for term, rows, by in zip(samples.terms, counted, strengths, strict=True):
@@ -256,8 +255,35 @@ def _suited(samples: Samples) -> Scaling:
         if term.ansatz is not None:
             size = max(size, np.sqrt(np.mean(np.asarray(term.ansatz[1].value) ** 2)))
     stiffness = strengths[0] / np.clip(strengths[0], *USUAL)
-    fits = 1e-100 < size < 1e100
-    return Scaling(center, spread, float(2.0 ** np.round(np.log2(size))) if fits else 1.0, float(stiffness), samples.units)
+    return Scaling(center, spread, _rounded(size), float(stiffness), samples.units)
+
+
+def _spread(deviation: np.ndarray, largest: np.ndarray) -> np.ndarray:
+    """What data count in: uniform ones then fill [-1, 1]."""
+    spread = np.sqrt(3) * deviation
+    return np.where(spread > 1e-12 * largest, spread, 1.0)
+
+
+def _rounded(size: float) -> float:
+    """A power of two."""
+    return float(2.0 ** np.round(np.log2(size))) if 1e-100 < size < 1e100 else 1.0
+
+
+def data_scaling(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> tuple[Scaling, float]:
+    """The units that suit data given part by part as (x, y, κ), and Σ κ |y|². Means and deviations add without cancellation."""
+    count, mean, squares, largest, data, size = 0, np.zeros(1), np.zeros(1), np.zeros(1), 0.0, 0.0
+    outputs = 1
+    for x, y, weight in parts:
+        size += float(weight @ np.sum(y**2, axis=1))
+        x, y, outputs = x[weight > 0], y[weight > 0], y.shape[1]
+        if not len(x):
+            continue
+        n, apart = count + len(x), x.mean(0) - mean
+        squares = squares + np.sum((x - x.mean(0)) ** 2, axis=0) + apart**2 * (count * len(x) / n)
+        count, mean, largest = n, mean + apart * (len(x) / n), np.maximum(largest, np.abs(x).max(0))
+        data += float(np.sum(y**2))
+    scaling = Scaling(mean, _spread(np.sqrt(squares / count), largest), _rounded(np.sqrt(data / (count * outputs))))
+    return scaling, size
 
 
 @float64

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from sapm.ansatz import Component
+from sapm.disk import OnDisk, on_disk
 from sapm.embedding import Embedding
 from sapm.jet import Activation, float64
 from sapm.names import nearest
@@ -106,7 +107,11 @@ class Solution:
 
         return to_onnx(self, path)
 
-    def __call__(self, points=None, /, **coordinates):
+    def __call__(self, points: Any = None, /, **coordinates):
+        d = len(self.names)
+        if not coordinates and on_disk(points) and (points.shape[1:] == (d,) or (d == 1 == len(points.shape))):
+            values = self._numpy(OnDisk(points))  # read by rows
+            return values[..., 0] if values.shape[-1] == 1 else values
         x, in_jax = self._points(points, coordinates)
         if in_jax:
             flat = x.reshape(-1, x.shape[-1])
@@ -145,7 +150,7 @@ class Solution:
         return _floating((jnp if in_jax else np).stack(parts, axis=-1)), in_jax
 
     @float64
-    def _numpy(self, x: np.ndarray) -> np.ndarray:
+    def _numpy(self, x: np.ndarray | OnDisk) -> np.ndarray:
         out = [np.zeros((0, len(self.weights[-1][1])))]
         for i in range(0, len(x), LARGEST):
             part = x[i : i + LARGEST]

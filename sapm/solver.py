@@ -7,37 +7,30 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
-from sapm import checks, store
+from sapm import checks, store, stream
 from sapm.devices import agreed, first_process, mesh_of
 from sapm.halving import rungs
 from sapm.jet import Activation
-from sapm.jet import activation as find_activation
 from sapm.methods.build import (
-    LIFTED_BETA,
-    automatic,
     build,
-    check_equation,
-    check_names,
-    check_options,
-    default_init,
-    default_start,
-    resolve,
-    resolve_options,
     start_at,
 )
+from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
 from sapm.regression import whole
-from sapm.resample import EVERY, closed, harder, no_longer_falls, renewed
+from sapm.resample import closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
+from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
-from sapm.train import Moment, Run, train
+from sapm.train import train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
 CHECKPOINT_SHARE = 20  # times as long as writing one takes, if that is more
@@ -53,104 +46,6 @@ class Progress:
     mean_squared_loss: np.ndarray
     bound_ratio: np.ndarray
     result: Callable[[], Result]
-
-
-def plan(
-    problem,
-    depth: int = 6,
-    width: int | Sequence[int] = 20,
-    activation: str | Activation | Callable | None = None,
-    *,
-    points=1000,
-    boundary_points=400,
-    test_points=1000,
-    model="sapm",
-    method="auto",
-    max_iter=None,
-    max_seconds=None,
-    seeds=10,
-    key=0,
-    init=None,
-    start=None,
-    mu=None,
-    alpha=1.0,
-    beta=1.0,
-    options=None,
-    from_network=False,
-) -> tuple[dict, Activation]:
-    """Check every setting of `solve` and complete it: (configuration, activation). The configuration is JSON.
-
-    `from_network`: training starts at a given network, so that phases which prepare a random one are left out.
-    """
-    if not isinstance(problem, PROBLEMS):
-        raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
-    kind = "pde" if isinstance(problem, PDE) else "regression"
-    sharp = not isinstance(problem, PDE) or problem.equation.nonlinear  # what may have a shock is beyond a few sines
-    sigma = find_activation(("tanh" if sharp else "sin") if activation is None else activation)
-    depth = whole("depth", depth, 2, ": layer 1 to the output layer, so that at least one is hidden")
-    check_names(init, start, sigma)
-    resolve(model, method)
-    check_options(options)
-    if isinstance(problem, PDE):
-        check_equation(problem, sigma, model, method, options)
-    rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
-    if isinstance(problem, PDE):
-        checks.memory(problem, tangents // problem.equation.channels, widths)
-    choice = ""
-    if method == "auto":
-        held_out = getattr(problem, "validation", None) is not None
-        separable = not getattr(problem, "beyond", "")
-        counted = isinstance(points, (int, np.integer)) and not (options or {}).get("lifted")
-        anew = EVERY if counted and isinstance(problem, PDE) and not problem.equation.first_order_linear else 0
-        anew = (options or {}).get("resample", anew)
-        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable, anew)
-        model = "ls" if method == "lbfgs" else model  # it is on the true loss
-        options = more | (options or {})
-        if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
-            beta = LIFTED_BETA
-        if options.get("polish_after") is not None:
-            # Measured (docs/interface.md): sweeps alone, or polished from another start, end up to a thousand times higher.
-            init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
-    options = resolve_options(method, options, bool(choice))
-    if options.get("resample") and not (kind == "pde" and (model == "ls" or options["lifted"] == 0)):
-        raise ValueError("options has resample, which is for PDEs on the true loss; use model='ls', or lifted=0 beside it.")
-    return {
-        "problem": type(problem).__name__,
-        "depth": depth,
-        "width": checks.width(width, depth),
-        "activation": sigma.name,
-        "points": checks.count(points),
-        "boundary_points": checks.count(boundary_points),
-        "test_points": checks.count(test_points),
-        "model": model,
-        "method": method,
-        "max_iter": checks.iterations(method, kind, sigma) if max_iter is None else whole("max_iter", max_iter, 0),
-        "max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds),
-        "seeds": checks.seeds(seeds),
-        "key": checks.key(key),
-        "init": init or default_init(method, kind, sigma, widths),
-        "start": start or default_start(method, kind),
-        "mu": checks.positive("mu", mu) if mu is not None else (problem.mu if isinstance(problem, PDE) else None),
-        "alpha": checks.layers("alpha", alpha, depth),
-        "beta": checks.layers("beta", beta, depth),
-        "options": options,
-        "choice": choice,
-    }, sigma
-
-
-def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tuple[int, int, list[int]]:
-    """Samples times outputs, tangents and layer widths, as far as they are known before the samples are drawn."""
-    count = lambda given: int(given) if isinstance(given, (int, np.integer)) else len(given)  # noqa: E731
-    interior = len(problem.X) if hasattr(problem, "X") else count(points)
-    hidden = checks.width(width, depth)
-    inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
-    rows, channels = interior * problem.outputs, 0
-    if isinstance(problem, PDE):
-        rows = interior * problem.equation.rows + count(boundary_points) * len(problem.fields)
-        channels = problem.equation.channels * problem.equation.rows
-        inputs = inputs if problem.embedding is None else problem.embedding.width
-    inner = [hidden] * (depth - 1) if isinstance(hidden, int) else hidden
-    return rows, interior * channels, [inputs, *inner, problem.outputs]
 
 
 def solve(
@@ -214,18 +109,11 @@ def solve(
     mesh = mesh_of(devices, len(config["seeds"]))
     for sentence in doubts(problem, sigma):
         warnings.warn(sentence, stacklevel=2)
-    samples = problem.samples(points, boundary_points, test_points, config["mu"])
+    apart = config["options"].get("chunk") is not None
+    samples = problem.sketch() if apart else problem.samples(points, boundary_points, test_points, config["mu"])
     folder = None if out is None else store.Folder(out)
     with nullcontext() if folder is None else folder.claim:
         return execute(problem, samples, config, sigma, folder=folder, progress=progress, on_record=on_record, mesh=mesh)
-
-
-def doubts(problem, sigma: Activation) -> list[str]:
-    """What is allowed, and probably not meant."""
-    found = [problem.ill_posed] if getattr(problem, "ill_posed", "") else []
-    if isinstance(problem, PDE) and sigma.name == "relu":
-        found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
-    return found
 
 
 def execute(
@@ -250,11 +138,26 @@ def execute(
     if folder is not None and previous is None:
         folder.begin(config, store.environment())
     next_save = -np.inf
+    learn: Callable[..., Run] = partial(train, mesh=mesh)
+    files = None
+    if options.get("chunk") is not None:
+        if mesh is not None:
+            raise ValueError(
+                "data are streamed from disk through one device and one process; leave devices= (--devices, --processes) out."
+            )
+        source = stream.Source(problem, scaling, options["chunk"])
+        where = None if folder is None else folder.checkpoint.parent
+        files = stream.Files(where, len(config["seeds"]), source, method.widths[1:-1], previous and previous.states)
+        learn = partial(stream.train, source=source, files=files)
 
     def keep(run: Run) -> None:
         nonlocal next_save
         began = time.monotonic()
+        if files is not None:
+            files.sync()
         folder.save(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
+        if files is not None:
+            files.hold(run.states)
         now = time.monotonic()
         next_save = now + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (now - began))
 
@@ -274,7 +177,8 @@ def execute(
         return stop is not None and bool(np.all(stop))
 
     label = f"{config['model'].upper()} · {config['method']}"
-    with Bar(label, config["max_iter"], seconds, progress and first_process(), first) as bar, store.every_interrupt():
+    shown = progress and first_process()
+    with Bar(label, config["max_iter"], seconds, shown, first) as bar, store.every_interrupt(), files or nullcontext():
         run, every = previous, 0 if config.get("over") else options.get("resample") or 0
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = first
@@ -304,7 +208,7 @@ def execute(
                     run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                     break
             at = min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
-            run = train(
+            run = learn(
                 method,
                 at,
                 config["seeds"],
@@ -318,7 +222,6 @@ def execute(
                 previous=run,
                 initial=initial,
                 spent=time.perf_counter() - began,
-                mesh=mesh,
                 rungs=rungs(len(config["seeds"]), options.get("survivors"), config["max_iter"]),
             )
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
@@ -362,6 +265,10 @@ def resume(
         raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     with folder.claim if path.is_dir() else nullcontext():
         before = from_file(file, problem, activation)
+        if before.config["options"].get("chunk") is not None and (problem is None or not path.is_dir()):
+            raise ValueError(
+                f"{path} is of a run on data that are not in memory: give the folder it was kept in (out=…) and its problem=…."
+            )
         config = before.config | {"max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds)}
         if max_iter is not None:
             done = int(before.run.history["iteration"].max())

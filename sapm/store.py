@@ -194,7 +194,7 @@ def unused(path: Path) -> bool:
     left = lambda p, names: p.name.startswith(tuple(f".{name}." for name in names))  # noqa: E731 (by a write that was cut off)
     found = {p.name for p in path.iterdir() if p.name != ".lock" and not left(p, BEGUN)}
     checkpoint, history = path / "checkpoint", path / "history.jsonl"
-    if checkpoint.is_dir() and all(left(p, ["latest.sapm"]) for p in checkpoint.iterdir()):
+    if checkpoint.is_dir() and all(left(p, ["latest.sapm"]) or p.match("aux-*.npy") for p in checkpoint.iterdir()):
         found.discard("checkpoint")
     begun = found == BEGUN or (found < BEGUN and history.is_file() and not history.stat().st_size)
     return not found or begun

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sapm.train import Run
+from sapm.run import Run
 
 CONFIDENCE = 0.95
 FALLEN = 0.1  # the paper's rule: the actual loss ends below this fraction of what it was at the start

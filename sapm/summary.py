@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from sapm.run import Run
 from sapm.success import MANY
-from sapm.train import Run
 
 ROWS = 20  # shown of a table with more
 

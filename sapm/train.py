@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,88 +17,14 @@ from sapm.devices import Layout, agreed, anywhere, held_back
 from sapm.fault import find_fault
 from sapm.groups import Group, Groups, room, seated, stepped
 from sapm.halving import ranking
-from sapm.jet import Jet, float64
+from sapm.jet import float64
 from sapm.methods.method import Method
-from sapm.network import Network
-from sapm.objective import Certificate, bound, certificate
-from sapm.spread import steepness
-from sapm.term import Term, as_columns
+from sapm.objective import bound
+from sapm.run import Moment, Run
+from sapm.term import Term
 
 TURN = 0.5  # seconds that a compiled call may take: the progress shown and the budgets kept are that fine
 STOPPED = ("converged", "stalled", "dropped", "non-finite")  # seeds that do not go on when a run is continued
-
-
-@dataclass(frozen=True)
-class Run:
-    """What the loop gives. `history` has (seeds, records) arrays: iteration, seconds, loss, mean_squared_loss, bound_ratio.
-
-    bound_ratio is the true loss over (bound × actual loss): at most 1 where a theorem binds them, NaN where none does; and
-    the method's diagnostics.
-    `status` of a seed: "finished", "converged", "stalled", "dropped" (others were better), "non-finite" (its actual loss),
-    "out of time", "stopped", "interrupted" or, for a run that goes on, "running"; `reason` says it in a sentence. A seed
-    that failed keeps its last finite state.
-    `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them
-    best, whose state is then in `kept`.
-    """
-
-    method: Method
-    seeds: tuple[int, ...]
-    states: Any
-    history: dict[str, np.ndarray]
-    status: tuple[str, ...]
-    reason: tuple[str, ...]
-    chosen: np.ndarray
-    kept: Any = None
-
-    def final(self, name: str) -> np.ndarray:
-        """That quantity of the history for the network of each seed."""
-        return self.history[name][np.arange(len(self.seeds)), self.chosen]
-
-    @property
-    def best(self) -> int:
-        """The index of the first seed in the ranking."""
-        return int(self.ranking[0])
-
-    @property
-    def ranking(self) -> np.ndarray:
-        """Seeds by their final actual loss, the smallest first (the paper's rule; with validation data, by the loss on them);
-        dropped seeds behind all others, failed ones last."""
-        return ranking(self.status, self.final("validation_loss" if "validation_loss" in self.history else "loss"))
-
-    def state(self, i: int) -> Any:
-        return jax.tree.map(lambda x: x[i], self.states if self.kept is None else self.kept)
-
-    @float64
-    def network(self, i: int) -> Network:
-        return self.method.network(self.state(i))
-
-    @float64
-    def predict(self, i: int, x) -> np.ndarray:
-        """The network of seed i, in the units it was trained in, at the points x, (n, d) or (n,): an array (n, outputs)."""
-        x = as_columns("x", x)
-        if x.shape[1] != self.method.widths[0]:
-            raise ValueError(f"x has {x.shape[1]} columns; the network takes {self.method.widths[0]} inputs.")
-        return np.asarray(self.network(i)(Jet(x, jnp.zeros((len(x), 0, x.shape[1])))).value)
-
-    @float64
-    def certificate(self, i: int) -> Certificate:
-        loss, true = (self.final(name)[i] for name in ("loss", "mean_squared_loss"))
-        point = self.method.point(self.state(i))
-        steep = None if point is None else steepness(self.method.objective.terms, point.network, point.aux)
-        return certificate(self.method.objective, self.method.sigma, loss, true, steep)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """How a run stands between two compiled calls. Arrays have one entry per seed; `run()` is all of it so far."""
-
-    iteration: int
-    seconds: float
-    loss: np.ndarray
-    mean_squared_loss: np.ndarray
-    bound_ratio: np.ndarray
-    recorded: bool
-    run: Callable[[], Run]
 
 
 @jax.jit
@@ -126,8 +51,10 @@ def next_record(done: int, every: int | None) -> int:
     return (done // unit + 1) * unit
 
 
-class _Loop:
+class Loop:
     """The moving parts of `train`."""
+
+    together = False  # whether all seeds stay in one group
 
     def __init__(self, method: Method, seeds: tuple[int, ...], states, validation, previous: Run | None, every, rungs, layout):
         self.whole, kept = method, None if validation is None else states if previous is None else previous.kept
@@ -139,7 +66,7 @@ class _Loop:
         self.diagnostics = sorted(jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states)))
         self.names += self.diagnostics
         self.bound = bound(method.objective, method.sigma)[0]
-        self.room, self.began = room(len(seeds), method.seed_bytes, layout is not None), time.perf_counter()
+        self.room, self.began = room(len(seeds), method.seed_bytes, self.together or layout is not None), time.perf_counter()
         self.now, self.marked = 0.0, (0, {})
         self.pace: float | None = None  # seconds per step of all seeds; unknown until the first call has been compiled
         count = len(seeds)
@@ -348,19 +275,25 @@ def train(
             raise ValueError("seeds is empty; give a number of seeds (at least 1) or the seed numbers.")
         given = {len(x) for x in jax.tree.leaves(initial)}
         if initial is not None and given != {len(numbers)}:
-            raise ValueError(
-                f"initial has states for {sorted(given)} seeds, but seeds asks for {len(numbers)}; they must be equal."
-            )
-        keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(numbers))
-        states = _start(method, keys) if initial is None else settled(initial)
+            raise ValueError(f"initial has states for {sorted(given)} seeds, and seeds asks for {len(numbers)}; make them equal.")
+        states = _start(method, keys_of(numbers, key)) if initial is None else settled(initial)
     layout = None if mesh is None else Layout.of(method, len(numbers), mesh)
-    loop = _Loop(method, numbers, states, validation, previous, record_every, rungs or {}, layout)
+    loop = Loop(method, numbers, states, validation, previous, record_every, rungs or {}, layout)
     loop.began -= spent
+    return follow(loop, iterations, stall, patience, seconds, watch, fresh=previous is None)
+
+
+def keys_of(seeds: Sequence[int], key: int):
+    return jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(seeds))
+
+
+def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, watch, fresh: bool) -> Run:
+    """Let a loop go on until its seeds or its budgets end; `fresh`: its first record is new."""
     show = watch or (lambda moment: False)
     try:
         with held_back() as interrupted:
             loop.mark()
-            stop = show(loop.moment(recorded=previous is None))
+            stop = show(loop.moment(recorded=fresh))
             while loop.active.any() and loop.iteration < iterations:
                 if anywhere(interrupted()):
                     raise KeyboardInterrupt

@@ -23,6 +23,8 @@ def double_precision():
 
 
 LONG = (  # tests and cases of tests that take many seconds, and whose like run by default
+    "test_chunks_equal_the_whole[pm]",
+    "test_chunks_equal_the_whole[sapm-joint]",
     "test_stationary_and_never_up[sapm-pde-relu-2x3x3x3x1]",
     "test_stationary_and_never_up[pm-pde-relu-2x3x3x3x1]",
     "test_seeds_together_equal_seeds_apart[pinn]",

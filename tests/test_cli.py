@@ -357,7 +357,7 @@ def test_interrupt_ends_a_series(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as pressed:
-        pressed.setattr("sapm.train._Loop.advance", interrupt)
+        pressed.setattr("sapm.train.Loop.advance", interrupt)
         assert set(json.loads(call(*asked, "--out", out, code=130).stdout)) == {"ls"} and not (out / "pm").exists()
         monkeypatch.chdir(out)
         assert set(json.loads(call("resume", out, "--json", code=130).stdout)) == {"ls"}

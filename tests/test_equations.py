@@ -12,8 +12,8 @@ from sapm.characteristics import reference
 from sapm.experiments import EXPERIMENTS
 from sapm.jet import ACTIVATIONS
 from sapm.methods.build import automatic
+from sapm.plan import plan
 from sapm.samples import describe, from_arrays, nonlinear, to_arrays
-from sapm.solver import plan
 
 SQUARE, ROD = sapm.Box(t=(0, 1), x=(0, 1)), sapm.Box(x=(0, 1))
 TINY = {"depth": 2, "width": 10, "points": 50, "boundary_points": 30, "test_points": 40, "seeds": 1, "progress": False}

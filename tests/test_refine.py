@@ -14,8 +14,8 @@ from sklearn.neural_network import MLPRegressor
 
 import sapm
 from sapm import foreign
+from sapm.plan import plan
 from sapm.refiner import _judge
-from sapm.solver import plan
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from sapm.methods.descent import OPTIMISERS, descent
 from sapm.methods.gauss_newton import ALGEBRA, choose_algebra, count_weights, flops, gauss_newton, start_damping
 from sapm.methods.method import Method
 from sapm.methods.polish import Polished
+from sapm.methods.streamed import streamed
 from sapm.names import nearest
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
@@ -25,7 +26,15 @@ from sapm.term import directional
 METHODS = ("auto", "alternating", "gauss-newton", "gd", "adam", "lbfgs")
 ALL_OPTIONS = {"record_every": None, "stall": 1e-9, "patience": 1000, "survivors": None, "l2": 0.0, "scale": True}
 OPTIONS = {  # name → default, for every method
-    "alternating": {"joint": False, "shared": False, "order": None, "polish_after": None, "directional": False, "scale": False},
+    "alternating": {
+        "joint": False,
+        "shared": False,
+        "order": None,
+        "polish_after": None,
+        "directional": False,
+        "scale": False,
+        "chunk": None,
+    },
     "gauss-newton": {
         "stall": 1e-2,
         "patience": 50,
@@ -40,6 +49,7 @@ OPTIONS = {  # name → default, for every method
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
     "lbfgs": {},
 }
+WHOLE = ("shared", "order", "polish_after")  # options that sweeps over chunks of samples do not have
 POLISH_AFTER = 20  # sweeps, where "auto" goes on with L-BFGS on the true loss
 LARGE = 2e11  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
 LIFTED, LIFTED_BETA, LIFTED_DEPTH = 15, 10.0, 20  # steps on the penalty loss, β there, and up to which depth "auto" takes them
@@ -137,7 +147,7 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
                 f"options has {name!r}, which {called} does not know; it has {', '.join(known)}." + nearest(name, known)
             )
     options = known | (given or {})
-    for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample"):
+    for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample", "chunk"):
         value = options.get(name)
         least = 0 if name in ("lifted", "resample") else 1
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
@@ -156,6 +166,9 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
         choose("options: algebra", options["algebra"], ALGEBRA)
     if options.get("order") is not None:
         options["order"] = _order(options)
+    together = [name for name in WHOLE if options.get(name)] if options.get("chunk") is not None else []
+    if together:
+        raise ValueError(f"options has chunk and {together[0]}, which needs all samples at once; leave one of them out.")
     return options
 
 
@@ -220,6 +233,8 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
         given = {name: options[name] for name in ("lifted", "algebra", "bend")}
         damping = (options["damping"] or start_damping(sigma)) * scaling.size**2 * scaling.stiffness
         return gauss_newton(obj, widths, sigma, damping=damping, **given, **common)
+    if options["chunk"] is not None:
+        return streamed(obj, widths, sigma, options["joint"], **common)
     order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
     few = options["polish_after"] is not None  # then a short compilation counts for more than quick sweeps
     sweeps = alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], loop=few or None, **common)
