@@ -3,18 +3,21 @@
 python benchmarks/seeds.py [alternating|auto] [seeds] [survivors] [max_iter]
 """
 
+import itertools
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
+from scipy.stats import spearmanr
 
 import sapm
 from sapm.experiments import find
 
 
-def measure(method: str, seeds: int, survivors: int | None, max_iter: int | None) -> None:
+def measure(file: str, method: str, seeds: int, survivors: int | None, max_iter: int | None) -> None:
     began = time.perf_counter()
     result = sapm.solve(
         find("function_1d").problem(), 10, 10, "relu", points=100, method=method, seeds=seeds, max_iter=max_iter,
@@ -31,20 +34,30 @@ def measure(method: str, seeds: int, survivors: int | None, max_iter: int | None
     print(f"  best: seed {best['seed']}, loss {best['loss']:.3e}, true loss {best['mean_squared_loss']:.3e}")
     losses = np.sort(run.final("loss")[[status != "dropped" for status in run.status]])
     print(f"  the ten smallest final losses: {', '.join(f'{x:.2e}' for x in losses[:10])}")
-    print(f"  {result.success()}", flush=True)
+    print(f"  {result.success()}")
+    if survivors is None:
+        np.save(file, run.final("loss"))
+        at, final = run.history["iteration"].max(0), run.final("loss")
+        steps = [2**j for j in range(2, 11) if 2**j < at[-1]]
+        there = [run.history["loss"][:, np.searchsorted(at, k, side="right") - 1] for k in steps]
+        said = ", ".join(f"{spearmanr(loss, final)[0]:.2f} at {k}" for k, loss in zip(steps, there, strict=True))
+        print(f"  rank correlation of the loss with that at the end: {said}", flush=True)
+    else:
+        print(f"  the best is number {np.sum(np.load(file) < best['loss']) + 1} of all seeds run to the end", flush=True)
 
 
 def main(given: list[str]) -> None:
     methods = given[:1] or ["alternating", "auto"]
     seeds, survivors, *more = [int(x) for x in (given[1:] + ["1000", "10"][len(given[1:]) :])]
-    for method in methods:
-        for k in (None, survivors):  # in a process each: the peak memory is one run's, and nothing is compiled before
-            subprocess.run([sys.executable, __file__, "--one", method, str(seeds), str(k), *map(str, more)], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for method, k in itertools.product(methods, (None, survivors)):  # in a process each: the peak memory is one run's
+            one = ["--one", f"{folder}/{method}.npy", method, str(seeds), str(k), *map(str, more)]
+            subprocess.run([sys.executable, __file__, *one], check=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        method, seeds, k, *more = sys.argv[2:]
-        measure(method, int(seeds), None if k == "None" else int(k), int(more[0]) if more else None)
+        file, method, seeds, k, *more = sys.argv[2:]
+        measure(file, method, int(seeds), None if k == "None" else int(k), int(more[0]) if more else None)
     else:
         main(sys.argv[1:])
