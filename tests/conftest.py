@@ -97,6 +97,18 @@ LONG = (  # tests and cases of tests that take many seconds, and whose like run 
     "test_lifted_step_is_the_minimiser_over_all_variables[transport-sapm]",
     "test_consistency",
     "test_starts_and_warm_start",
+    "test_a_periodic_system_and_its_fields",
+    "test_the_step_with_parameters_is_the_dense_one[dual]",
+    "test_an_end_before_the_end[interrupted]",
+    "test_lifted_step_is_the_minimiser_over_all_variables[transport-pm]",
+    "test_the_jacobian_and_what_stands_for_it[along the flow]",
+    "test_every_peer_lowers_the_loss[optimistix-lm-cholesky]",
+    "test_chunks_equal_the_whole[pm-joint]",
+    "test_second_order_files_need_no_code",
+    "test_directional_terms_have_the_same_residual_and_a_bound_of_their_own",
+    "test_lifted_step_is_the_minimiser_over_all_variables[two outputs-sapm]",
+    "test_descent_on_the_true_loss[lbfgs]",
+    "test_resumed_equals_uninterrupted[gauss-newton]",
 )
 
 
