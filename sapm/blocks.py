@@ -47,7 +47,8 @@ def update_run(obj: Objective, work: Work, lowest: int, highest: int, down: bool
 
     def changes(window: Window) -> tuple:
         if down:
-            return window.layer, tuple((pane.u, pane.r) for pane in window.panes)
+            seen = window.layer.rounded(window.panes[0].z.value.dtype)
+            return seen, tuple((pane.u, pane.r) for pane in window.panes)
         lifted = (Jet(p.lifted[0], p.lifted[1][:, None, :] * p.u.tangents) for p in window.panes)  # type: ignore[index]
         return None, tuple((z, pane.upper) for z, pane in zip(lifted, window.panes, strict=True))
 
@@ -81,7 +82,7 @@ def _each(window: Window, change) -> Window:
 
 def _residual(obj: Objective, l, layer: Dense, i: int, pane: Pane) -> Jet:
     goal = target(obj.terms[i], pane.u, is_layer(l, obj.depth))
-    return jax.tree.map(jnp.subtract, layer(pane.z), goal)
+    return jax.tree.map(jnp.subtract, layer.rounded(pane.z.value.dtype)(pane.z), goal)
 
 
 def _has_value(obj: Objective, i: int, l) -> bool:
@@ -143,7 +144,7 @@ def update_b(obj: Objective, window: Window, l) -> Window:
     """b_l minimises Σ κ β_l Ω² ‖W z + b - a‖²: it moves by minus the weighted mean of the defects."""
     shift = shift_b(rows(obj, window, l, slopes=False, bias=True))
     window = replace(window, layer=Dense(window.layer.W, window.layer.b - shift))
-    return _each(window, lambda i, pane: replace(pane, r=Jet(pane.r.value - shift, pane.r.tangents)))
+    return _each(window, lambda i, pane: replace(pane, r=Jet(pane.r.value - shift.astype(pane.r.value.dtype), pane.r.tangents)))
 
 
 def _gap(obj: Objective, window: Window, l) -> Float[Array, ""]:
@@ -161,8 +162,10 @@ def update_d(obj: Objective, window: Window, l) -> Window:
     for i, term in enumerate(obj.terms):
         if not term.is_pde:
             continue
-        pane, alpha = panes[i], obj.alpha[i]
+        pane = panes[i]
         u, r, upper = pane.u, pane.r, pane.upper
+        kind = u.tangents.dtype
+        alpha = obj.alpha[i].astype(kind)
         if upper is None or window.above is None or pane.lifted is None or pane.goal is None:  # the top
             misfit = -term.residual(Jet(u.value, u.tangents + r.tangents))
             gain = term.c / (alpha[-1] + jnp.sum(term.c**2, -1, keepdims=True))
@@ -171,8 +174,8 @@ def update_d(obj: Objective, window: Window, l) -> Window:
             out[i] = output_misfit(term, u)
         else:
             W, slope = window.above.W, pane.lifted[1]
-            xi = ridge_d(obj, i, n.s, put_row(n.v[i], l, sizes(term, r)[0]), l)
-            shift, scale = _gap(obj, window, l) * alpha[l - 1], alpha[l]
+            xi = ridge_d(obj, i, n.s, put_row(n.v[i], l, sizes(term, r)[0]), l).astype(kind)
+            shift, scale = _gap(obj, window, l).astype(kind) * alpha[l - 1], alpha[l]
             gradient = scale * slope[:, None, :] * (upper.tangents @ W) - shift * r.tangents
             gradient += xi[:, None, None] * u.tangents
             change = lstsq.shifted_solve(W, jnp.sqrt(scale) * slope, shift + xi, -gradient)
@@ -185,8 +188,9 @@ def update_d(obj: Objective, window: Window, l) -> Window:
 
 def _weights_a(obj: Objective, window: Window, i: int, l) -> tuple[Array, Array, Array]:
     """ρ = (ω_l/ω_{l+1}) β_l Ω²_l, β_{l+1} Ω²_{l+1} and α_{l+1}: the weights of φ in `update_a`."""
-    t, alpha = window.norms.t[i], obj.alpha[i]
-    return _gap(obj, window, l) * value_weight(obj, i, t, l), value_weight(obj, i, t, l + 1), alpha[l]
+    t, kind = window.norms.t[i], window.panes[i].u.value.dtype
+    rho, value = _gap(obj, window, l) * value_weight(obj, i, t, l), value_weight(obj, i, t, l + 1)
+    return rho.astype(kind), value.astype(kind), obj.alpha[i][l].astype(kind)
 
 
 def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:

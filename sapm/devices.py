@@ -8,11 +8,13 @@ samples: Gram matrices of a layer's features and scalars (Gauss-Newton: its matr
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
@@ -167,6 +169,16 @@ def _each_term(tree: Any, change: Callable[[Term], Term], others: Callable = lam
 def _put(x, sharding: NamedSharding):
     whole = np.asarray(x)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+
+def traffic(program: str) -> dict[str, int]:
+    """Bytes that a compiled program (its text) moves between devices, by kind of operation; what is in a loop counts once."""
+    found: dict[str, int] = {}
+    for result, kind in re.findall(r"= (.*?) (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", program):
+        shapes = re.findall(r"[a-z](\d+)\[([\d,]*)\]", result)
+        count = sum(int(bits) // 8 * prod(map(int, filter(None, shape.split(",")))) for bits, shape in shapes)
+        found[kind] = found.get(kind, 0) + count
+    return found
 
 
 # ---------------------------------------------------------------- several processes

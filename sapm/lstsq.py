@@ -27,7 +27,7 @@ def over_seeds(x: Array) -> Array:
 
 
 class Normal(eqx.Module):
-    """Normal equations of Σ_rows w ‖X z + r‖²: gram = Σ w z zᵀ, moment = Σ w z rᵀ. They add over chunks of rows."""
+    """Normal equations of Σ_rows w ‖X z + r‖²: gram = Σ w z zᵀ, moment = Σ w z rᵀ, in float64. They add over chunks of rows."""
 
     gram: Float[Array, "m m"]
     moment: Float[Array, "m out"]
@@ -42,6 +42,7 @@ class Normal(eqx.Module):
 
 def rows(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array, bias: bool = False, room: bool = False) -> Normal:
     """The rows' normal equations; w is one weight for all rows or (n,). `bias`: for the features [z, 1]; `room`: for [z, 0]."""
+    z, r = z.astype(float), r.astype(float)
     wz = z if w.ndim == 0 else w[:, None] * z
     factor = w if w.ndim == 0 else 1.0
     normal = Normal(factor * (z.T @ wz), factor * (wz.T @ r))
@@ -95,7 +96,7 @@ def shifted_solve(
     S: Float[Array, "n m"],
     shift: Float[Array, " n"],
     rhs: Float[Array, "n k m"],
-    tol: float = 1e-13,
+    tol: float | None = None,
     most: int = 100,
 ) -> Float[Array, "n k m"]:
     """x with (S_n WᵀW S_n + shift_n I) x_ni = rhs_ni for every sample n, S_n = diag(S[n]).
@@ -104,7 +105,10 @@ def shifted_solve(
     the one Gram matrix WᵀW that all samples share and as many terms as the condition number asks for (both from proven
     bounds); where that is more than `most`, a Cholesky factor per sample.
     """
-    shift = jnp.maximum(shift, TINY)[:, None, None]
+    kind = jnp.finfo(rhs.dtype)
+    eps, tiny = float(kind.eps), max(TINY, 1e10 * float(kind.tiny))
+    tol = 500 * eps if tol is None else tol
+    shift = jnp.maximum(shift, tiny)[:, None, None]
     if W.shape[0] == 1:
         v = (W * S)[:, None, :]
         along = jnp.sum(v * rhs, -1, keepdims=True) / (shift + jnp.sum(v * v, -1, keepdims=True))
@@ -116,7 +120,7 @@ def shifted_solve(
     ratio = 1 + shift / half  # of its middle to its half length
     root = jnp.sqrt((shift / half) * (ratio + 1))  # √(ratio² - 1)
     decay = 1 / (ratio + root)
-    terms = jnp.ceil(jnp.log(2 / tol) / jnp.maximum(-jnp.log(jnp.max(decay)), TINY))
+    terms = jnp.ceil(jnp.log(2 / tol) / jnp.maximum(-jnp.log(jnp.max(decay)), tiny))
     terms = over_seeds(jnp.where(jnp.isnan(terms), 1.0, jnp.minimum(terms, most + 1))).astype(jnp.int32)
 
     def chebyshev():
@@ -138,8 +142,8 @@ def shifted_solve(
         return next_sum(0.5 * c, b1, b2, factor=1.0)
 
     def direct():
-        floor = 8 * (len(G) + 1) * EPS * 2 * half  # as in `step`: never singular, at most a shorter change
-        H = S.swapaxes(-1, -2) * G * S + jnp.maximum(shift, floor) * jnp.eye(len(G))
+        floor = 8 * (len(G) + 1) * eps * 2 * half  # as in `step`: never singular, at most a shorter change
+        H = S.swapaxes(-1, -2) * G * S + jnp.maximum(shift, floor) * jnp.eye(len(G), dtype=rhs.dtype)
         return cho_solve((jnp.linalg.cholesky(H), True), rhs.swapaxes(-1, -2)).swapaxes(-1, -2)
 
     return lax.cond(terms > most, direct, chebyshev)

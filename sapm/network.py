@@ -127,6 +127,9 @@ class Dense(eqx.Module):
     W: Float[Array, "out in"]
     b: Float[Array, " out"]
 
+    def rounded(self, dtype) -> Dense:
+        return Dense(self.W.astype(dtype), self.b.astype(dtype))
+
     def __call__(self, z: Jet) -> Jet:
         return Jet(z.value @ self.W.T + self.b, z.tangents @ self.W.T, z.forms)
 
@@ -197,7 +200,8 @@ class Network(eqx.Module):
     def preactivations(self, x: Jet) -> Stack:
         """u_1 … u_L along the forward pass; u_L is the output."""
         p, q = self.stack.run
-        head, body, tail, z = [], None, [], x
+        kind = self.stack.tail[-1].W.dtype
+        head, body, tail, z = [], None, [], jax.tree.map(lambda a: a.astype(kind), x)
 
         def through(z, layer):
             u = layer(z)

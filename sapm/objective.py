@@ -181,7 +181,9 @@ def sizes(term: Term, r: Jet) -> tuple[Array, Array]:
 def _total(term: Term, x: Array) -> Float[Array, ""]:
     """Σ_n κ_n Σ x[n]."""
     w = term.weight
-    return w * jnp.sum(x) if w.ndim == 0 else w @ jnp.sum(x, axis=tuple(range(1, x.ndim)))
+    if w.ndim == 0:
+        return w * jnp.sum(x, dtype=w.dtype)
+    return (w @ jnp.sum(x, axis=tuple(range(1, x.ndim)))).astype(float)
 
 
 def output_misfit(term: Term, u_top: Jet) -> Float[Array, ""]:

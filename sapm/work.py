@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -50,7 +51,8 @@ class Pane(eqx.Module):
 
 
 class Window(eqx.Module):
-    """Layer l (and l+1, None at the top) with all that touches it. The norms' v and τ of l, l+1 are written on closing."""
+    """Layer l (and l+1 as the samples see it, None at the top) with all that touches it. The norms' v and τ of l, l+1 are written
+    on closing."""
 
     layer: Dense
     above: Dense | None
@@ -74,6 +76,14 @@ def prepare(obj: Objective, point: Point) -> Work:
             )
         )
     return Work(network, tuple(parts), norms(obj, point, [part.defect for part in parts]))
+
+
+def rounded(obj: Objective, work: Work, dtype) -> Work:
+    """With all that belongs to a sample in that precision; weights, and sums over samples, stay as they are."""
+    low = lambda tree: jax.tree.map(lambda x: x.astype(dtype), tree)  # noqa: E731
+    n = work.norms
+    v = tuple(low(v) if term.is_pde else v for term, v in zip(obj.terms, n.v, strict=True))
+    return Work(work.network, low(work.parts), replace(n, v=v, t=low(n.t)))
 
 
 def point_of(work: Work) -> Point:
@@ -111,7 +121,8 @@ def open_window(obj: Objective, work: Work, l) -> Window:
             )
         )
     stack = work.network.stack
-    return Window(stack[l], None if top else stack[l + 1], tuple(panes), work.norms, work.network.sigma)
+    above = None if top else stack[l + 1].rounded(panes[0].z.value.dtype)
+    return Window(stack[l], above, tuple(panes), work.norms, work.network.sigma)
 
 
 def close_norms(obj: Objective, window: Window, l) -> Norms:

@@ -1,15 +1,12 @@
 """Several devices: one device = many, whatever the samples' number; only sums over samples cross between them."""
 
-import re
-from math import prod
-
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 import sapm
-from sapm.devices import Layout, mesh_of
+from sapm.devices import Layout, mesh_of, traffic
 from sapm.groups import chunk
 from sapm.jet import sin, tanh
 from sapm.methods.alternating import alternating
@@ -69,12 +66,7 @@ def crossing(method, devices: int) -> dict[str, int]:
     """The bytes that a step moves between devices, by kind of operation, from the compiled program."""
     layout = Layout.of(method, 1, mesh(1, devices))
     states = layout.divided(train(method, 0, seeds=1).states)
-    text = chunk.lower(layout.method(method), states, None, 1, layout).compile().as_text()
-    found: dict[str, int] = {}
-    for result, kind in re.findall(r"= (.*?) (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", text):
-        count = sum(8 * prod(map(int, filter(None, shape.split(",")))) for shape in re.findall(r"f64\[([\d,]*)\]", result))
-        found[kind] = found.get(kind, 0) + count
-    return found
+    return traffic(chunk.lower(layout.method(method), states, None, 1, layout).compile().as_text())
 
 
 @pytest.mark.parametrize("terms", [lambda n: [regression(n)], pytest.param(transport, marks=pytest.mark.slow)])

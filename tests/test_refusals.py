@@ -36,6 +36,9 @@ def pde(residual=lambda p, u: u.t - u.x, conditions=None, **more):
     return sapm.PDE(BOX, residual, START if conditions is None else conditions, **more)
 
 
+XS = [0.0, 0.5, 1.0]
+
+
 def solve(**settings):
     return sapm.solve(curve(), **settings)
 
@@ -186,6 +189,16 @@ CASES = {
         "use 'gauss-newton', 'lbfgs', 'adam' or 'gd'",
     ),
     "gd is for ls": (lambda: solve(model="pm", method="gd"), ValueError, "for model='pm' use 'gauss-newton', 'alternating'"),
+    "half a precision": (
+        lambda: solve(method="alternating", options={"precision": "half"}),
+        ValueError,
+        "precision='half' is not known; use one of double, mixed",
+    ),
+    "mixed chunks": (
+        lambda: sapm.solve(sapm.Regression(XS, XS), method="alternating", options={"precision": "mixed", "chunk": 2}),
+        ValueError,
+        "precision='mixed' and chunk, which works in float64",
+    ),
     "unknown option": (lambda: solve(options={"patiense": 3}), ValueError, "'patiense', which .* Did you mean 'patience'"),
     "options not named": (lambda: solve(options=["joint"]), TypeError, "must be a dictionary"),
     "rate for sweeps": (

@@ -176,3 +176,18 @@ def test_refusals():
     for call, sentence in cases:
         with pytest.raises(ValueError, match=sentence):
             call()
+
+
+@pytest.mark.parametrize("kind", ["alternating", pytest.param("pinn", marks=pytest.mark.slow)])
+def test_mixed_precision_keeps_its_types_and_follows_double(kind):
+    """Samples in float32, weights and sums in float64, after any number of sweeps; two sweeps are those of float64 nearly."""
+    double = METHODS[kind]()
+    mixed = alternating(double.objective, double.widths, double.sigma, start=double.start, precision="mixed")
+    runs = [train(method, 2, seeds=2) for method in (double, mixed)]
+    np.testing.assert_allclose(runs[1].history["loss"], runs[0].history["loss"], rtol=1e-3)
+    work = runs[1].states
+    assert {x.dtype for x in jax.tree.leaves(work.parts)} == {np.dtype("float32")}
+    assert {x.dtype for x in jax.tree.leaves((work.network, work.norms.s, work.norms.tau, work.norms.out))} == {
+        np.dtype("float64")
+    }
+    assert all(np.all(np.diff(run.history["loss"]) <= 1e-6 * run.history["loss"][:, :-1]) for run in runs)

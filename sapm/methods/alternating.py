@@ -8,6 +8,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from sapm import sweeps
 from sapm.blocks import BLOCKS, update, update_run
@@ -15,9 +16,10 @@ from sapm.jet import Activation, activation, float64
 from sapm.methods.method import OnePhase
 from sapm.network import Network, initialise
 from sapm.objective import Objective, Point, check_widths, mean_square, penalty, start_point
-from sapm.work import Work, actual_loss, point_of, prepare
+from sapm.work import Work, actual_loss, point_of, prepare, rounded
 
 Order = tuple[tuple[str, int], ...]
+PRECISIONS = ("double", "mixed")
 
 
 def algorithm_1(depth: int) -> Order:
@@ -82,6 +84,7 @@ class Alternating(OnePhase):
     weights: str = eqx.field(static=True, default="paper")
     start: str = eqx.field(static=True, default="uniform")
     loop: bool = eqx.field(static=True, default=True)
+    precision: str = eqx.field(static=True, default="double")
 
     def init(self, key) -> Any:
         k_weights, k_start = jax.random.split(key)
@@ -95,7 +98,8 @@ class Alternating(OnePhase):
 
     def _at(self, key, network: Network, start: str) -> Any:
         network = network.widen_input(self.objective.terms[0].x.value.shape[1]) if self.loop else network.unstacked()
-        return prepare(self.objective, start_point(key, self.objective, network, start))
+        work = prepare(self.objective, start_point(key, self.objective, network, start))
+        return work if self.precision == "double" else rounded(self.objective, work, jnp.float32)
 
     def step(self, state) -> Any:
         return sweep(self.objective, state, self.order)
@@ -157,12 +161,15 @@ def alternating(
     joint: bool = False,
     shared: bool = False,
     loop: bool | None = None,
+    precision: str = "double",
 ) -> Alternating:
     """The paper's method for this objective: Algorithm 2 if it has a PDE term, Algorithm 1 otherwise.
 
     PDE terms with ψ itself, second derivatives or a nonlinear function have sweeps of their own (`General`).
     `joint` solves W_l and b_l together instead of one after the other; `shared` steps all a_l of
     a term by one length instead of a length for each sample. `loop`: see `Alternating`; by default as measured to be faster.
+    `precision`: "double", or "mixed": samples, and what is computed for each of them, in float32; weights, the systems they are
+    solved from and the losses in float64.
     """
     if obj.model not in ("pm", "sapm"):
         raise ValueError(f"the alternating method separates layers, so it needs model 'pm' or 'sapm', not {obj.model!r}.")
@@ -187,6 +194,10 @@ def alternating(
     ]
     if wrong:
         raise ValueError(f"order has {wrong[0]}; blocks are {', '.join(known)}, at layers 1..{obj.depth} (a: below {obj.depth}).")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is not known; use one of {', '.join(PRECISIONS)}.")
+    if precision == "mixed" and not plain:
+        raise ValueError("precision='mixed' is for value terms and first-order linear equations without ψ itself; leave it out.")
     if not plain:
         return General(obj, tuple(widths), sigma, tuple(order), init, start, False)
     pde = any(term.is_pde for term in obj.terms)
@@ -194,4 +205,6 @@ def alternating(
         loop = obj.depth > (3 if pde else 12)  # measured: below, apart is 15-30 % faster; PDE programs are too long for it
     if loop and widths[0] < widths[1]:
         obj = replace(obj, terms=tuple(term.widen_input(widths[1]) for term in obj.terms))
-    return Alternating(obj, tuple(widths), sigma, tuple(order), init, start, loop)
+    if precision == "mixed":
+        obj = replace(obj, terms=tuple(jax.tree.map(lambda x: x.astype(jnp.float32) if x.ndim else x, t) for t in obj.terms))
+    return Alternating(obj, tuple(widths), sigma, tuple(order), init, start, loop, precision)

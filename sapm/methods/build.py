@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sapm.jet import ACTIVATIONS, Activation, float64
-from sapm.methods.alternating import alternating
+from sapm.methods.alternating import PRECISIONS, alternating
 from sapm.methods.descent import OPTIMISERS, descent
 from sapm.methods.gauss_newton import ALGEBRA, choose_algebra, count_weights, flops, gauss_newton, start_damping
 from sapm.methods.method import Method
@@ -34,6 +34,7 @@ OPTIONS = {  # name → default, for every method
         "directional": False,
         "scale": False,
         "chunk": None,
+        "precision": "double",
     },
     "gauss-newton": {
         "stall": 1e-2,
@@ -166,6 +167,11 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
         choose("options: algebra", options["algebra"], ALGEBRA)
     if options.get("order") is not None:
         options["order"] = _order(options)
+    if "precision" in options:
+        choose("options: precision", options["precision"], PRECISIONS)
+        other = next((name for name in ("chunk", "polish_after") if options[name] is not None), None)
+        if options["precision"] == "mixed" and other:
+            raise ValueError(f"options has precision='mixed' and {other}, which works in float64; leave one of them out.")
     together = [name for name in WHOLE if options.get(name)] if options.get("chunk") is not None else []
     if together:
         raise ValueError(f"options has chunk and {together[0]}, which needs all samples at once; leave one of them out.")
@@ -237,7 +243,8 @@ def build(samples: Samples, config: dict, sigma: Activation) -> Method:
         return streamed(obj, widths, sigma, options["joint"], **common)
     order = options["order"] and tuple((str(block), int(l)) for block, l in options["order"])
     few = options["polish_after"] is not None  # then a short compilation counts for more than quick sweeps
-    sweeps = alternating(obj, widths, sigma, order, joint=options["joint"], shared=options["shared"], loop=few or None, **common)
+    how = {"joint": options["joint"], "shared": options["shared"], "precision": options["precision"], "loop": few or None}
+    sweeps = alternating(obj, widths, sigma, order, **how, **common)
     if not few:
         return sweeps
     plain = descent(replace(obj, model="ls"), widths, sigma, "lbfgs", 1.0, 1.0, init=config["init"])
