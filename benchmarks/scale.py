@@ -54,13 +54,13 @@ class Sweeps:
         from sapm.groups import chunk
         from sapm.methods.alternating import alternating
         from sapm.objective import objective
-        from sapm.train import train
+        from sapm.train import keys_of, settled
 
         method = alternating(objective([regression(n, d)], depth), (d, *[width] * (depth - 1), 1), "tanh", precision=precision)
-        run = train(method, 0, seeds=seeds)
+        states = jax.jit(jax.vmap(method.init))(keys_of(range(seeds), 0))
         self.layout = None if mesh is None else Layout.of(method, seeds, mesh)
         self.method = method if self.layout is None else self.layout.method(method)
-        self.states = run.states if self.layout is None else self.layout.divided(run.states)
+        self.states = settled(states) if self.layout is None else self.layout.divided(states)
         began = time.perf_counter()
         self.program = chunk.lower(self.method, self.states, None, 1, self.layout).compile()
         self.compile_seconds = time.perf_counter() - began

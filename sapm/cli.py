@@ -116,7 +116,7 @@ def run(
     """Solve a problem and print a table; with --out, keep everything (and `sapm resume` continues it)."""
     wanted, count = parse_models(models), parse_seeds(seeds)
     given, used = parse_settings(settings), parse_devices(devices)
-    take_place(distributed, address, process, processes)
+    take_place(distributed, address, process, processes, out)
     stated, defaults, name = load_problem(problem)
     from sapm.devices import first_process
     from sapm.plan import plan
@@ -183,7 +183,7 @@ def resume(
 ) -> None:
     """Continue where a run stopped, bit for bit (with as many devices as before; with others, up to rounding)."""
     used = parse_devices(devices)
-    take_place(distributed, address, process, processes)
+    take_place(distributed, address, process, processes, path)
     from sapm.reproduce import PLAN
 
     if (path / PLAN).exists():

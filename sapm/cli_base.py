@@ -43,7 +43,7 @@ Processes = Annotated[
 ]
 
 
-def take_place(distributed: bool, address: str | None, process: int | None, processes: int | None) -> None:
+def take_place(distributed: bool, address: str | None, process: int | None, processes: int | None, folder: Path | None) -> None:
     """Before anything else: join the other processes; or start them, wait for their end, and end likewise."""
     from sapm.launch import LOST, join, launch
 
@@ -61,8 +61,13 @@ def take_place(distributed: bool, address: str | None, process: int | None, proc
             break
     code, lost = launch(arguments, processes)
     if lost:
-        more = " Continue from what was saved with: sapm resume FOLDER." if code == LOST else ""
-        print(f"sapm: {lost}{more}", file=sys.stderr)
+        kept = folder is not None and any(folder.glob("**/checkpoint/latest.sapm"))
+        more = (
+            f" Continue from what was saved with: sapm resume {folder}"
+            if kept
+            else " Nothing was saved: give --out to keep a run."
+        )
+        print(f"sapm: {lost}{more if code == LOST else ''}", file=sys.stderr)
     raise typer.Exit(code)
 
 

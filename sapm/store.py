@@ -137,6 +137,7 @@ def environment() -> dict:
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
+        "processes": jax.process_count(),
         "packages": packages,
         "flags": {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
     }

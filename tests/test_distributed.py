@@ -92,7 +92,8 @@ def test_an_end_before_the_end(tmp_path, ended):
         assert parent.returncode == 130 and "continue with: sapm resume run" in err
         return
     assert parent.returncode == 1
-    assert "process 1 of 2 was killed (SIGKILL), and the others were stopped. Continue from what was saved" in err
+    assert "process 1 of 2 was killed (SIGKILL), and the others were stopped." in err
+    assert "Continue from what was saved with: sapm resume run\n" in err
     code, _, err = finished(tmp_path, "resume", "run", "--max-seconds", "1", "--quiet")
     assert code == 0, err
 
