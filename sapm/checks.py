@@ -105,7 +105,7 @@ def chunk(problem, widths: Sequence[int], seeds: int, model: str, method: str, o
         many = min(int(given), len(problem.X))
         return many, f"Sweeps over chunks of {many} samples, as asked for. "
     state, there = 8 * STATE * len(problem.X) * seeds * sum(widths) if apart else 0, installed()
-    if state <= there / SHARE or any(options.get(name) for name in WHOLE):
+    if state <= there / SHARE or any(options.get(name) for name in WHOLE) or options.get("precision") == "mixed":
         return None, ""
     many = default_chunk(len(problem.X), seeds, widths)
     why = f"the state of {seeds} seeds ({state / 1e9:.3g} GB) is more than a quarter of the memory ({there / 1e9:.3g} GB)"

@@ -182,10 +182,12 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Continue where a run stopped, bit for bit (with as many devices as before; with others, up to rounding)."""
-    used = parse_devices(devices)
-    take_place(distributed, address, process, processes, path)
     from sapm.reproduce import PLAN
 
+    used, several = parse_devices(devices), distributed or processes is not None or devices is not None
+    if (path / PLAN).exists() and several:
+        raise ValueError(f"{path} is a reproduction, which has --jobs; leave --devices, --distributed and --processes out.")
+    take_place(distributed, address, process, processes, path)
     if (path / PLAN).exists():
         if max_iter is not None or max_seconds is not None:
             raise ValueError(f"{path} is a reproduction, and its plan says how long; leave --max-iter and --max-seconds out.")

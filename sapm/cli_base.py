@@ -62,11 +62,8 @@ def take_place(distributed: bool, address: str | None, process: int | None, proc
     code, lost = launch(arguments, processes)
     if lost:
         kept = folder is not None and any(folder.glob("**/checkpoint/latest.sapm"))
-        more = (
-            f" Continue from what was saved with: sapm resume {folder}"
-            if kept
-            else " Nothing was saved: give --out to keep a run."
-        )
+        hint = " Nothing was saved yet." if folder is not None else " Nothing was saved: give --out to keep a run."
+        more = f" Continue from what was saved with: sapm resume {folder}" if kept else hint
         print(f"sapm: {lost}{more if code == LOST else ''}", file=sys.stderr)
     raise typer.Exit(code)
 
@@ -103,7 +100,7 @@ def guarded(command):
             sys.stdout.flush()
         except KeyboardInterrupt:
             print("sapm: interrupted; what was done is kept.", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
+            raise _left(INTERRUPTED) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
@@ -111,9 +108,17 @@ def guarded(command):
             if os.environ.get("SAPM_TRACEBACK") or not expected(error):
                 raise
             print(f"sapm: {sentence(error)}", file=sys.stderr)
-            raise typer.Exit(BAD) from None
+            raise _left(BAD) from None
 
     return wrapped
+
+
+def _left(code: int) -> typer.Exit:
+    """The end of a process that failed. One of several ends at once: at the usual end it would wait for the others."""
+    if "--distributed" in sys.argv:
+        sys.stderr.flush()
+        os._exit(code)
+    return typer.Exit(code)
 
 
 def show(content: Any, as_json: bool) -> None:

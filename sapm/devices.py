@@ -42,7 +42,9 @@ def mesh_of(devices, seeds: int) -> Mesh | None:
         across = devices.shape.get(SEED_AXIS, 1)
         if seeds % across:
             raise ValueError(f"the mesh divides {seeds} seeds among {across} devices; give a multiple of {across} seeds.")
-        return _workable(devices)
+        if {d.process_index for d in devices.devices.flat} != set(range(jax.process_count())):
+            raise ValueError("devices is a mesh that leaves out some of the processes; all must take part.")
+        return _workable(Mesh(devices.devices, devices.axis_names))  # whatever its axes were meant for: XLA divides the program
     there, several = jax.devices(), jax.process_count() > 1
     if devices is None or (isinstance(devices, str) and devices == "auto"):
         count = len(there) if several or devices == "auto" else 1
@@ -78,7 +80,7 @@ def _workable(mesh: Mesh) -> Mesh:
 class Layout:
     """Where the states of a method lie. For every leaf: its axis of samples, if it has one, and how many samples that is.
 
-    Uneven shares are filled up with copies of the last sample that have no weight.
+    Uneven shares are filled up with copies of the last sample that have no weight, and with zeros in the states.
     """
 
     mesh: Mesh
@@ -138,7 +140,7 @@ class Layout:
             x = np.asarray(x)
             if leaf is not None:
                 axis, n = leaf
-                x = np.pad(x, [(0, self.padded(n) - n if k == axis else 0) for k in range(x.ndim)], mode="edge")
+                x = np.pad(x, [(0, self.padded(n) - n if k == axis else 0) for k in range(x.ndim)])
             return _put(x, self._leaf_sharding(x, leaf))
 
         return self._each(one, states)
@@ -174,7 +176,7 @@ def _put(x, sharding: NamedSharding):
 def traffic(program: str) -> dict[str, int]:
     """Bytes that a compiled program (its text) moves between devices, by kind of operation; what is in a loop counts once."""
     found: dict[str, int] = {}
-    for result, kind in re.findall(r"= (.*?) (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", program):
+    for result, kind in re.findall(r"= (.*?) (all-[\w-]+?|reduce-scatter|collective-[\w-]+?)(?:-start)?\(", program):
         shapes = re.findall(r"[a-z](\d+)\[([\d,]*)\]", result)
         count = sum(int(bits) // 8 * prod(map(int, filter(None, shape.split(",")))) for bits, shape in shapes)
         found[kind] = found.get(kind, 0) + count
@@ -207,8 +209,9 @@ def held_back():
     stop = threading.Event()
     before = {}
     if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda *_: stop.set())
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if (number := getattr(signal, name, None)) is not None:
+                before[number] = signal.signal(number, lambda *_: stop.set())
     try:
         yield stop.is_set
     finally:

@@ -17,15 +17,19 @@ def _finite(tree) -> bool:
 
 def find_fault(method: Method, state, done: int, steps: int) -> tuple[Any, int, str]:
     """Replay one seed from a good state: its last finite state, how many steps that took, and what broke where."""
-    alone = lambda f: jax.jit(lambda s: jax.tree.map(lambda x: x[0], jax.vmap(f, axis_name=SEEDS)(s)))  # noqa: E731
-    lead = lambda s: jax.tree.map(lambda x: x[None], s)  # noqa: E731
-    step, losses = alone(method.step), alone(method.losses)
+
+    def alone(of):
+        """A part of the method for one seed. (The method is an argument: its arrays may lie in several processes.)"""
+        call = jax.jit(lambda m, s: jax.tree.map(lambda x: x[0], jax.vmap(of(m), axis_name=SEEDS)(s)))
+        return lambda s: call(method, jax.tree.map(lambda x: x[None], s))
+
+    step, losses = alone(lambda m: m.step), alone(lambda m: m.losses)
     for k in range(done + 1, done + steps + 1):
-        new = step(lead(state))
-        if not (_finite(new) and _finite(losses(lead(new)))):
+        new = step(state)
+        if not (_finite(new) and _finite(losses(new))):
             part = state
-            for name, block in method.blocks():
-                part = alone(block)(lead(part))
+            for j, (name, _) in enumerate(method.blocks()):
+                part = alone(lambda m, j=j: m.blocks()[j][1])(part)
                 if not _finite(part):
                     return state, k - 1, f"non-finite numbers came from {name} in iteration {k}."
             return state, k - 1, f"the loss overflowed in iteration {k}."

@@ -30,7 +30,9 @@ def join(address: str | None, process: int | None, processes: int | None) -> Non
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         with _silent():
-            jax.distributed.initialize(address, processes, process, heartbeat_timeout_seconds=HEARTBEAT)
+            jax.distributed.initialize(
+                address, processes, process, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=HEARTBEAT
+            )
             sync_global_devices("all are there")
     except (ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
@@ -74,15 +76,15 @@ def launch(arguments: Sequence[str], count: int) -> tuple[int, str]:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     logs = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
-    children = []
-    for i, cores in enumerate(_shares(count)):
-        place = ["--distributed", "--address", address, "--process", str(i), "--processes", str(count)]
-        command = [sys.executable, "-m", "sapm", *arguments, *place]
-        quiet = {} if i == 0 else {"stdout": subprocess.DEVNULL, "stderr": logs[i]}
-        children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **quiet))
-        if cores is not None:
-            os.sched_setaffinity(children[-1].pid, cores)  # long before JAX counts them
+    children: list[subprocess.Popen] = []
     try:
+        for i, cores in enumerate(_shares(count)):
+            place = ["--distributed", "--address", address, "--process", str(i), "--processes", str(count)]
+            command = [sys.executable, "-m", "sapm", *arguments, *place]
+            quiet = {} if i == 0 else {"stdout": subprocess.DEVNULL, "stderr": logs[i]}
+            children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **quiet))
+            if cores is not None:
+                os.sched_setaffinity(children[-1].pid, cores)  # long before JAX counts them
         return _watched(children, logs)
     finally:
         for child in children:
@@ -91,7 +93,7 @@ def launch(arguments: Sequence[str], count: int) -> tuple[int, str]:
 
 
 def _watched(children: list[subprocess.Popen], logs: list) -> tuple[int, str]:
-    until = float("inf")
+    until, first = float("inf"), None  # the first that failed
     while time.monotonic() < until:
         try:
             codes = [child.poll() for child in children]
@@ -99,11 +101,13 @@ def _watched(children: list[subprocess.Popen], logs: list) -> tuple[int, str]:
                 if code is not None and code < 0:
                     name = signal.Signals(-code).name
                     return LOST, f"process {i} of {len(children)} was killed ({name}), and the others were stopped."
-            ended = [code for code in codes if code is not None]
-            if len(ended) == len(codes):
-                return ended[0], ""
-            if any(ended) and until == float("inf"):
-                until = time.monotonic() + 5.0  # all end alike, or one has failed
+            if any(codes) and first is None:
+                first, until = (
+                    next(i for i, code in enumerate(codes) if code),
+                    time.monotonic() + 5.0,
+                )  # all end alike, or it failed
+            if None not in codes:
+                break
             time.sleep(0.1)
         except KeyboardInterrupt:
             for child in children:
@@ -111,9 +115,11 @@ def _watched(children: list[subprocess.Popen], logs: list) -> tuple[int, str]:
                     child.send_signal(signal.SIGINT)
             until = time.monotonic() + STOPPING
     codes = [child.poll() for child in children]
-    failed = next((i for i, code in enumerate(codes) if code), 0)
-    if failed == 0:
-        return codes[0] or LOST, "" if codes[0] else "the processes did not end, and were stopped."
-    logs[failed].seek(0)
-    said = logs[failed].read().decode(errors="replace").strip().splitlines()
-    return codes[failed] or LOST, f"process {failed} of {len(children)} failed: {said[-1] if said else 'it said nothing'}"
+    if first is None:
+        return (LOST, "the processes did not end, and were stopped.") if None in codes else (0, "")
+    code = codes[first] or LOST
+    if first == 0 or set(codes) == {code}:
+        return code, ""  # the first process has said why
+    logs[first].seek(0)
+    said = logs[first].read().decode(errors="replace").strip().splitlines()
+    return code, f"process {first} of {len(children)} failed: {said[-1] if said else 'it said nothing'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,6 +23,8 @@ EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
 POOLS = 16  # as many of these before the first comes again
 WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
+KEPT = " Kept is the network of iteration"
+FAR, ENOUGH = 10.0, 3  # times as large, that more points are taken, up to so many for every weight
 TIMES, LESS = 8, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end
 
 
@@ -35,8 +37,11 @@ def _sizes(network: Network, term: Term) -> Array:
 def harder(
     problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int
 ) -> tuple[np.ndarray | None, float]:
-    """The points to train on from here, n as before; None if the residual elsewhere is not much larger than at those there are.
-    And how large it is there, of the best seed.
+    """The points to train on from here; None if the residual elsewhere is not much larger than at those there are. And how
+    large it is there, of the best seed.
+
+    There are n as before, or, where the networks fit their points FAR better than others, twice as many, up to ENOUGH for every
+    weight: fewer leave a network free to pass between them.
 
     Of a pool of further Halton points, those with a large residual are the more likely to be taken; every seed has a say.
     The others are the first of the sequence. `draw` counts, so that every draw is another one.
@@ -56,8 +61,44 @@ def harder(
             least = min(least, rms)
     if not worse or np.median(worse) < WORSE:
         return None, least
+    weights = sum(W.size + b.size for W, b in networks[0])
+    if np.median(worse) > FAR:
+        n = max(n, min(2 * n, ENOUGH * weights))
     drawn = np.random.default_rng(draw).choice(size, int(SHARE * n), replace=False, p=found / found.sum())
     return np.concatenate([domain.points(n - len(drawn)), pool[drawn]]), least
+
+
+@dataclass(frozen=True)
+class Lowest:
+    """The states with which the residual elsewhere, of the best seed, was the smallest, and the record they belong to."""
+
+    size: float = np.inf
+    states: Any = None
+    record: int = -1
+
+    @staticmethod
+    def before(run: Run | None, config: dict) -> Lowest:
+        """Of a run that is continued."""
+        if run is None or "lowest" not in config:
+            return Lowest()
+        return Lowest(config["lowest"], run.states if run.kept is None else run.kept, int(run.chosen[0]))
+
+    def seen(self, run: Run, size: float) -> Lowest:
+        return Lowest(size, run.states, run.history["loss"].shape[1] - 1) if size < self.size else self
+
+    def kept_by(self, run: Run) -> Run:
+        """The run, with these states to stand for it; the reasons say so."""
+        last = run.history["loss"].shape[1] - 1
+        if self.states is None or self.record == last:
+            return run
+        at = int(run.history["iteration"][:, self.record].max())
+        reason = tuple(f"{why.split(KEPT)[0]}{KEPT} {at}, which has the smallest residual at fresh points." for why in run.reason)
+        return replace(run, kept=self.states, chosen=np.full(len(run.seeds), self.record), reason=reason)
+
+
+def at_last(run: Run) -> Run:
+    """The run with the states it ended with."""
+    return replace(run, kept=None, chosen=np.full(len(run.seeds), run.history["loss"].shape[1] - 1))
 
 
 def no_longer_falls(sizes: Sequence[float]) -> bool:

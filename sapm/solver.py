@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from sapm import checks, store, stream
-from sapm.devices import agreed, first_process, mesh_of
+from sapm.devices import agreed, anywhere, first_process, held_back, mesh_of
 from sapm.halving import rungs
 from sapm.jet import Activation
 from sapm.methods.build import (
@@ -26,7 +26,7 @@ from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
 from sapm.regression import whole
-from sapm.resample import closed, harder, no_longer_falls, renewed
+from sapm.resample import Lowest, at_last, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
@@ -105,7 +105,13 @@ def solve(
         "beta": beta,
         "options": options,
     }
-    config, sigma = plan(problem, depth, width, activation, **settings)
+    divided = mesh_of(devices, 1) is not None if not isinstance(devices, Mesh) else True
+    asked = (options or {}).get("chunk") is not None if isinstance(options, dict) else False
+    if divided and asked:
+        raise ValueError(
+            "data are streamed from disk through one device and one process; leave devices= (--devices, --processes) out."
+        )
+    config, sigma = plan(problem, depth, width, activation, **settings, in_memory=divided)
     mesh = mesh_of(devices, len(config["seeds"]))
     for sentence in doubts(problem, sigma):
         warnings.warn(sentence, stacklevel=2)
@@ -141,10 +147,6 @@ def execute(
     learn: Callable[..., Run] = partial(train, mesh=mesh)
     files = None
     if options.get("chunk") is not None:
-        if mesh is not None:
-            raise ValueError(
-                "data are streamed from disk through one device and one process; leave devices= (--devices, --processes) out."
-            )
         source = stream.Source(problem, scaling, options["chunk"])
         where = None if folder is None else folder.checkpoint.parent
         files = stream.Files(where, len(config["seeds"]), source, method.widths[1:-1], previous and previous.states)
@@ -155,7 +157,7 @@ def execute(
         began = time.monotonic()
         if files is not None:
             files.sync()
-        folder.save(folder.checkpoint, *to_file(run, samples, config))  # type: ignore[union-attr]
+        folder.save(folder.checkpoint, *to_file(lowest.kept_by(run), samples, config))  # type: ignore[union-attr]
         if files is not None:
             files.hold(run.states)
         now = time.monotonic()
@@ -178,12 +180,22 @@ def execute(
 
     label = f"{config['model'].upper()} · {config['method']}"
     shown = progress and first_process()
-    with Bar(label, config["max_iter"], seconds, shown, first) as bar, store.every_interrupt(), files or nullcontext():
+    with (
+        Bar(label, config["max_iter"], seconds, shown, first) as bar,
+        store.every_interrupt(),
+        files or nullcontext(),
+        held_back() as asked,
+    ):
         run, every = previous, 0 if config.get("over") else options.get("resample") or 0
+        lowest = Lowest.before(run, config)
+        run = run if run is None or lowest.states is None else at_last(run)
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = first
         while True:
             began = time.perf_counter()
+            if anywhere(asked()) and run is not None:
+                run = closed(run, "interrupted", f"interrupted after {at} iterations.")
+                break
             due = every and at % every == 0 and config.get("drawn_at", 0) < at < config["max_iter"]
             if due and not isinstance(problem, PDE):
                 warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=3)
@@ -192,7 +204,8 @@ def execute(
                 try:
                     solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
                     x, size = harder(problem, samples, solved, sigma, at // every)
-                    fresh = [*config.get("fresh", ()), size]
+                    fresh, lowest = [*config.get("fresh", ()), size], lowest.seen(run, size)
+                    config["lowest"] = lowest.size
                     if no_longer_falls(fresh):
                         why = f"the residual at fresh points no longer falls, after {at} iterations."
                         config["over"], run = True, closed(run, "stalled", why)
@@ -207,7 +220,9 @@ def execute(
                 except KeyboardInterrupt:
                     run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                     break
-            at = min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
+            drawn, at = at, min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
+            count = len(config["seeds"])
+            own = dict.fromkeys((drawn, at), count) if every else {}  # a draw has a record of its own
             run = learn(
                 method,
                 at,
@@ -222,13 +237,20 @@ def execute(
                 previous=run,
                 initial=initial,
                 spent=time.perf_counter() - began,
-                rungs=rungs(len(config["seeds"]), options.get("survivors"), config["max_iter"]),
+                interrupted=asked,
+                rungs=own | rungs(count, options.get("survivors"), config["max_iter"]),
             )
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break
-    result = Result(run, samples, config, problem)
     if folder is not None:
         keep(run)
+    if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
+        size = harder(problem, samples, weights_of(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
+        lowest = lowest.seen(run, size)
+        config["lowest"] = lowest.size
+    run = lowest.kept_by(run)
+    result = Result(run, samples, config, problem)
+    if folder is not None:
         folder.write_history(lines(run))
         folder.save(folder.model, *to_file(run, samples, config))
         row = {"best": run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}

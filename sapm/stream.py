@@ -330,6 +330,7 @@ def train(
     initial: Sequence[np.ndarray] | None = None,
     spent: float = 0.0,
     rungs: Mapping[int, int] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
     """`sapm.train.train` for a `Streamed` method and its samples; `initial`: a_1, a_2, … (seeds, samples, m_l) to start from."""
     passes, began = Passes(method, source, files), time.perf_counter()
@@ -337,4 +338,4 @@ def train(
     loop = StreamLoop(method, tuple(seeds), states, validation, previous, record_every, rungs or {}, None)
     loop.passes = passes
     loop.began -= spent + time.perf_counter() - began
-    return follow(loop, iterations, stall, patience, seconds, watch, fresh=previous is None)
+    return follow(loop, iterations, stall, patience, seconds, watch, previous is None, interrupted)

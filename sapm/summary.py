@@ -74,6 +74,6 @@ def summary(result: Any) -> Summary:
 def halved(run: Run) -> str:
     """When how many seeds were dropped."""
     dropped = np.array([status == "dropped" for status in run.status])
-    at, counts = np.unique(run.final("iteration")[dropped], return_counts=True)
+    at, counts = np.unique(run.history["iteration"][dropped, -1], return_counts=True)
     each = ", ".join(f"{count} after {int(k)}" for k, count in zip(at, counts, strict=True))
     return f"Dropped by successive halving, since others had a lower loss: {each} iterations."

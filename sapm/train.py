@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from sapm.devices import Layout, agreed, anywhere, held_back
+from sapm.devices import Layout, agreed, anywhere
 from sapm.fault import find_fault
 from sapm.groups import Group, Groups, room, seated, stepped
 from sapm.halving import ranking
@@ -63,9 +63,9 @@ class Loop:
             kept = None if kept is None else layout.divided(kept)
         self.method, self.seeds, self.validation, self.every, self.rungs = method, seeds, validation, every, rungs
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
-        self.diagnostics = sorted(jax.eval_shape(method.diagnostics, jax.tree.map(lambda x: x[0], states)))
+        self.diagnostics = sorted(jax.eval_shape(lambda s: method.diagnostics(jax.tree.map(lambda x: x[0], s)), states))
         self.names += self.diagnostics
-        self.bound = bound(method.objective, method.sigma)[0]
+        self.bound = bound(self.whole.objective, method.sigma)[0]
         self.room, self.began = room(len(seeds), method.seed_bytes, self.together or layout is not None), time.perf_counter()
         self.now, self.marked = 0.0, (0, {})
         self.pace: float | None = None  # seconds per step of all seeds; unknown until the first call has been compiled
@@ -255,6 +255,7 @@ def train(
     spent: float = 0.0,
     rungs: Mapping[int, int] | None = None,
     mesh: Mesh | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Run up to `iterations` steps, or for that many `seconds`, for every seed, and record the losses (see `next_record`).
 
@@ -263,7 +264,8 @@ def train(
     `initial`: start from these states instead of `method.init`. `watch` is called between compiled calls; True stops the run.
     `previous` continues a run: the same numbers, bit for bit, as if it had never stopped. `spent`: seconds since, that count.
     `rungs`: {iteration: how many seeds go on from there}, see `sapm.halving`.
-    `mesh`: the devices that share the seeds and the samples (`sapm.devices`); the run it returns is whole.
+    `mesh`: the devices that share the seeds and the samples (`sapm.devices`); the run it returns is whole. `interrupted`: asked
+    now and then, whether Ctrl-C was pressed (`sapm.devices.held_back`).
     """
     if iterations < 0 or (record_every is not None and record_every < 1):
         raise ValueError(f"iterations={iterations} must not be negative, and record_every={record_every} must be at least 1.")
@@ -280,45 +282,44 @@ def train(
     layout = None if mesh is None else Layout.of(method, len(numbers), mesh)
     loop = Loop(method, numbers, states, validation, previous, record_every, rungs or {}, layout)
     loop.began -= spent
-    return follow(loop, iterations, stall, patience, seconds, watch, fresh=previous is None)
+    return follow(loop, iterations, stall, patience, seconds, watch, previous is None, interrupted)
 
 
 def keys_of(seeds: Sequence[int], key: int):
     return jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(seeds))
 
 
-def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, watch, fresh: bool) -> Run:
+def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, watch, fresh: bool, interrupted) -> Run:
     """Let a loop go on until its seeds or its budgets end; `fresh`: its first record is new."""
     show = watch or (lambda moment: False)
     try:
-        with held_back() as interrupted:
+        loop.mark()
+        stop = show(loop.moment(recorded=fresh))
+        while loop.active.any() and loop.iteration < iterations:
+            if anywhere(interrupted()):
+                raise KeyboardInterrupt
+            at, left = loop.iteration, math.inf if seconds is None else seconds - loop.seconds
+            stop, left = agreed(bool(stop), left)
+            if stop:
+                loop.close("stopped", f"stopped by the callback after {at} iterations.")
+                break
+            if left <= 0:
+                loop.close("out of time", f"the time was up ({seconds:g} s) after {at} of {iterations} iterations.")
+                break
+            goal = min(loop.next_stop(at), iterations)
+            loop.advance(goal - at, min(TURN, left))
+            if recorded := loop.iteration == goal or not loop.active.any():
+                loop.record()
+                if loop.active.any() and loop.on_grid(goal):
+                    loop.stop_settled()
+                if loop.active.any() and loop.on_grid(goal):
+                    loop.stop_stalled(stall, patience)
+                if loop.active.any() and goal in loop.rungs:
+                    loop.drop(loop.rungs[goal])
+                if loop.on_grid(goal):
+                    loop.regroup(goal)
             loop.mark()
-            stop = show(loop.moment(recorded=fresh))
-            while loop.active.any() and loop.iteration < iterations:
-                if anywhere(interrupted()):
-                    raise KeyboardInterrupt
-                at, left = loop.iteration, math.inf if seconds is None else seconds - loop.seconds
-                stop, left = agreed(bool(stop), left)
-                if stop:
-                    loop.close("stopped", f"stopped by the callback after {at} iterations.")
-                    break
-                if left <= 0:
-                    loop.close("out of time", f"the time was up ({seconds:g} s) after {at} of {iterations} iterations.")
-                    break
-                goal = min(loop.next_stop(at), iterations)
-                loop.advance(goal - at, min(TURN, left))
-                if recorded := loop.iteration == goal or not loop.active.any():
-                    loop.record()
-                    if loop.active.any() and loop.on_grid(goal):
-                        loop.stop_settled()
-                    if loop.active.any() and loop.on_grid(goal):
-                        loop.stop_stalled(stall, patience)
-                    if loop.active.any() and goal in loop.rungs:
-                        loop.drop(loop.rungs[goal])
-                    if loop.on_grid(goal):
-                        loop.regroup(goal)
-                loop.mark()
-                stop = show(loop.moment(recorded))
+            stop = show(loop.moment(recorded))
     except KeyboardInterrupt:
         loop.go_back()
         loop.close("interrupted", f"interrupted after {loop.iteration} iterations.")

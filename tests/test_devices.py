@@ -36,6 +36,7 @@ METHODS = {
     "sweeps, pde": lambda: alternating(objective(transport(), 3), (2, 4, 4, 1), sin, start="forward"),
     "primal": lambda: gauss_newton(objective(transport(), 3), (2, 4, 4, 1), tanh, lifted=3, algebra="primal"),
     "dual": lambda: gauss_newton(objective([regression()], 3, "ls"), (1, 5, 5, 1), tanh, algebra="dual"),
+    "dense": lambda: gauss_newton(objective([regression()], 3, "ls"), (1, 5, 5, 1), tanh, algebra="dense"),
     "free": lambda: gauss_newton(objective([regression()], 3, "ls"), (1, 5, 5, 1), tanh, algebra="free"),
     "adam": lambda: descent(objective([regression()], 3), (1, 4, 4, 1), tanh, "adam", 1e-2, 1.0),
 }
@@ -60,6 +61,8 @@ def test_one_device_equals_several(kind, monkeypatch):
         np.testing.assert_allclose(shared.history[name], alone.history[name], rtol=1e-9)
     for x, y in zip(jax.tree.leaves(shared.states), jax.tree.leaves(alone.states), strict=True):
         assert x.shape == y.shape and x.dtype == y.dtype
+        if np.issubdtype(x.dtype, np.floating) and x.size:
+            assert np.max(np.abs(x - y)) <= 1e-6 * (1 + np.max(np.abs(y)))
 
 
 def crossing(method, devices: int) -> dict[str, int]:
@@ -101,7 +104,20 @@ def test_meshes():
     assert shape(6, 1) == {"seeds": 1, "samples": 6}
     assert mesh_of(None, 10) is None and mesh_of(1, 10) is None
     own = Mesh(np.array(jax.devices()[:2]), ("samples",))
-    assert mesh_of(own, 3) is own
+    assert dict(mesh_of(own, 3).shape) == {"samples": 2}
+    explicit = jax.make_mesh((2, 2), ("seeds", "samples"), devices=jax.devices()[:4])
+    run = train(METHODS["sweeps"](), 1, seeds=2, mesh=mesh_of(explicit, 2))
+    assert np.isfinite(run.history["loss"]).all()
+
+
+def test_traffic_is_read_off_a_program():
+    text = """
+  %a = (f64[2,3]{1,0}, f64[]) all-reduce(%x, %y), channel_id=1
+  %b = f32[4]{0} all-to-all(%z)
+  ROOT %c = f64[5]{0} all-gather-start(%w)
+  %d = f64[100]{0} add(%p, %q)
+"""
+    assert traffic(text) == {"all-reduce": 56, "all-to-all": 16, "all-gather": 40}
 
 
 def test_a_seed_that_breaks_is_named_on_several_devices():
