@@ -97,15 +97,13 @@ def _watched(children: list[subprocess.Popen], logs: list) -> tuple[int, str]:
     while time.monotonic() < until:
         try:
             codes = [child.poll() for child in children]
-            for i, code in enumerate(codes):
-                if code is not None and code < 0:
-                    name = signal.Signals(-code).name
-                    return LOST, f"process {i} of {len(children)} was killed ({name}), and the others were stopped."
-            if any(codes) and first is None:
-                first, until = (
-                    next(i for i, code in enumerate(codes) if code),
-                    time.monotonic() + 5.0,
-                )  # all end alike, or it failed
+            spoke = [i for i, code in enumerate(codes) if code is not None and code > LOST]
+            killed = [i for i, code in enumerate(codes) if code is not None and code < 0]
+            if first is None and killed and not spoke:
+                name = signal.Signals(-(codes[killed[0]] or 0)).name
+                return LOST, f"process {killed[0]} of {len(children)} was killed ({name}), and the others were stopped."
+            if first is None and any(codes):  # all end alike; or one failed, and the others break without it
+                first, until = (spoke or [i for i, code in enumerate(codes) if code])[0], time.monotonic() + 5.0
             if None not in codes:
                 break
             time.sleep(0.1)

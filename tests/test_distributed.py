@@ -18,6 +18,11 @@ import numpy as np, sapm
 x = np.linspace(-1, 1, 101)
 problem = sapm.Regression(x, np.sin(3 * x))
 """
+TRANSPORT = """
+import jax.numpy as jnp, sapm
+start, inflow = sapm.Initial(lambda p: jnp.sin(p.x)), sapm.Inflow(lambda p: jnp.sin(1 + p.t))
+problem = sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t - u.x, [start, inflow])
+"""
 SETTINGS = [
     "--set",
     "method=alternating",
@@ -63,6 +68,19 @@ def test_several_processes_have_the_history_of_one_and_one_goes_on(tmp_path, cou
     sapm.resume(tmp_path / "several", max_iter=25, progress=False)
     found = np.array([one.history[name][0] for name in ("loss", "mean_squared_loss")]).T
     np.testing.assert_allclose(losses(tmp_path / "several"), found, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_pde_under_a_theorem_and_a_folder_in_use(tmp_path):
+    """The bound needs all samples; a refusal of the first process ends them all at once."""
+    (tmp_path / "pde.py").write_text(TRANSPORT)
+    command = ["run", "pde.py:problem", *SETTINGS, "--max-iter", "3", "--out", "pde", "--json", "--processes", "2"]
+    code, out, err = finished(tmp_path, *command, "--set", "points=101")
+    assert code == 0, err
+    assert json.loads(out)["sapm"]["certificate"]["holds"] is True
+    began = time.monotonic()
+    code, _, err = finished(tmp_path, *command)
+    assert code == 2 and "holds a run" in err and time.monotonic() - began < 60
 
 
 def children(pid: int) -> list[int]:

@@ -10,13 +10,14 @@ from test_second_order import nested
 
 import sapm
 from sapm.embedding import embedding_for
-from sapm.jet import Jet
+from sapm.jet import Jet, tanh
 from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.objective import Point, objective
 from sapm.pointwise import evaluate
-from sapm.resample import TIMES, no_longer_falls
+from sapm.resample import TIMES, Lowest, at_last, harder, no_longer_falls
 from sapm.result import relative_error
+from sapm.run import Run
 from sapm.shapes import halton
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
@@ -260,3 +261,29 @@ def test_far_points_of_the_sequence():
 def test_a_run_ends_when_nothing_falls():
     assert no_longer_falls([1.0, 0.5, *[0.48] * TIMES]) and not no_longer_falls([1.0, 0.5, *[0.48] * (TIMES - 1), 0.4])
     assert not no_longer_falls([1.0, *[2.0] * (TIMES - 1)])
+
+
+def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
+    """Whatever comes after it; a run that is continued knows it, also where it was the last."""
+    made = lambda n: {"loss": np.zeros((2, n)), "iteration": 15 * np.tile(np.arange(n), (2, 1))}  # noqa: E731
+    run = lambda n: Run(None, (0, 1), f"states {n}", made(n), ("stalled",) * 2, ("over.",) * 2, np.full(2, n - 1))  # noqa: E731
+    lowest = Lowest().seen(run(2), 0.5)
+    assert lowest.kept_by(run(2)).kept is None and lowest.kept_by(run(2)).reason == ("over.",) * 2
+    assert Lowest.before(lowest.kept_by(run(2)), {"lowest": 0.5}) == lowest
+    lowest = lowest.seen(run(3), 0.1).seen(run(4), 0.3)
+    kept = lowest.kept_by(run(5))
+    assert (kept.kept, kept.chosen.tolist(), kept.states) == ("states 3", [2, 2], "states 5")
+    assert kept.reason[0] == "over. Kept is the network of iteration 30, which has the smallest residual at fresh points."
+    assert Lowest.before(kept, {"lowest": 0.1}) == lowest and lowest.kept_by(at_last(kept)).reason == kept.reason
+    assert at_last(kept).kept is None and at_last(kept).chosen.tolist() == [4, 4]
+
+
+def test_more_points_where_networks_pass_between_them():
+    """A network that is exact at its points and wrong elsewhere gets twice as many; one that is not keeps their number."""
+    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + 40.0 * jnp.sin(40 * p.x), [sapm.Dirichlet(lambda p: 0.0 * p.x)])
+    weights = [(np.zeros((3, 1)), np.zeros(3)), (np.zeros((1, 3)), np.zeros(1))]
+    wave = np.arange(1, 7) * np.pi / 40  # where the source is 0, so is the residual of u = 0
+    far, size = harder(problem, problem.samples(wave[:, None], 2, 0), [weights], tanh, 1)
+    assert len(far) == 12 and size > 20
+    near, _ = harder(problem, problem.samples(wave[:, None] + 0.008, 2, 0), [weights], tanh, 1)
+    assert len(near) == 6
