@@ -112,6 +112,14 @@ def chunk(problem, widths: Sequence[int], seeds: int, model: str, method: str, o
     return many, f"Sweeps over chunks of {many} samples, since {why}. "
 
 
+def one_device(divided: bool, options) -> None:
+    """Refuse several devices for data on disk."""
+    if divided and isinstance(options, dict) and options.get("chunk") is not None:
+        raise ValueError(
+            "data are streamed from disk through one device and one process; leave devices= (--devices, --processes) out."
+        )
+
+
 def memory(problem: PDE, points: int, widths: Sequence[int]) -> None:
     """Refuse jets that this machine cannot hold."""
     equation = problem.equation

@@ -105,12 +105,8 @@ def solve(
         "beta": beta,
         "options": options,
     }
-    divided = mesh_of(devices, 1) is not None if not isinstance(devices, Mesh) else True
-    asked = (options or {}).get("chunk") is not None if isinstance(options, dict) else False
-    if divided and asked:
-        raise ValueError(
-            "data are streamed from disk through one device and one process; leave devices= (--devices, --processes) out."
-        )
+    divided = isinstance(devices, Mesh) or mesh_of(devices, 1) is not None
+    checks.one_device(divided, options)
     config, sigma = plan(problem, depth, width, activation, **settings, in_memory=divided)
     mesh = mesh_of(devices, len(config["seeds"]))
     for sentence in doubts(problem, sigma):
@@ -298,6 +294,7 @@ def resume(
                 raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
             config["max_iter"] = max_iter
         mesh = mesh_of(devices, len(before.run.seeds))
+        checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
             folder.reopen()

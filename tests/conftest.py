@@ -6,6 +6,8 @@ flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_cou
 if version("jaxlib").startswith("0.10."):  # another version may not know this flag, and refuse to start
     flags += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", flags)
+if "device_count" not in os.environ["XLA_FLAGS"]:  # flags of the user's own are kept
+    os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("NPROC", "16")  # threads for eight devices
 
 import jax  # noqa: E402

@@ -16,7 +16,7 @@ from sapm.objective import objective
 from sapm.term import pde_term, value_term
 from sapm.train import train
 
-needs_eight = pytest.mark.skipif(len(jax.devices()) < 8, reason="JAX was started with fewer than eight devices")
+needs_eight = pytest.mark.skipif(len(jax.devices()) < 8, reason="fewer than eight devices: on a GPU machine JAX sees no others")
 pytestmark = needs_eight
 
 
@@ -147,6 +147,13 @@ def test_too_few_threads(monkeypatch):
     monkeypatch.setenv("NPROC", "2")
     with pytest.raises(ValueError, match="set the environment variable NPROC to 16"):
         mesh_of(4, 1)
+
+
+@pytest.mark.parametrize("devices", [2, Mesh(np.array(jax.devices()[:2]), ("samples",))])
+def test_data_on_disk_have_one_device(devices):
+    problem = sapm.Regression([0.0, 0.5, 1.0], [0.0, 1.0, 0.0])
+    with pytest.raises(ValueError, match="streamed from disk through one device"):
+        sapm.solve(problem, method="alternating", options={"chunk": 2}, devices=devices, progress=False)
 
 
 def test_meshes_that_do_not_fit():
