@@ -16,6 +16,7 @@ from sapm.characteristics import never_met
 from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
+from sapm.jet import float64
 from sapm.pointwise import NEEDS_NUMBERS, evaluate, function_of_point, place, table
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
@@ -89,6 +90,7 @@ class PDE:
         if self.ill_posed:
             warnings.warn(self.ill_posed, stacklevel=3)
 
+    @float64
     def _hard(self) -> Ansatz | None:
         hard = [c for c in self.stated if c.hard]
         if not hard:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 import typer.main
 
@@ -64,7 +65,7 @@ def quick(monkeypatch, tmp_path):
     plt = pytest.importorskip("matplotlib.pyplot")
     jax.devices()  # those of this process are settled before the variables change
     monkeypatch.setenv("SAPM_QUICK", "1")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    monkeypatch.setenv("XLA_FLAGS", re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", "")))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("NPROC", raising=False)
     monkeypatch.delenv("DISPLAY", raising=False)
@@ -92,6 +93,24 @@ def test_tutorials_have_one_figure_one_budget_and_a_next_step():
     for tutorial in TUTORIALS:
         text = tutorial.read_text()
         assert text.count("SAPM_QUICK") == 1 and "plt.show()" in text and "# Try next" in text, tutorial
+
+
+def test_what_the_tutorials_suggest_can_be_stated():
+    """The equations under "Try next", in single precision outside and without a warning."""
+    still, start = sapm.Dirichlet(lambda p: 0.0), sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x))
+    square, strip = sapm.Box(x=(0, 1), y=(0, 1)), sapm.Box(t=(0, 1), x=(0, 1))
+    sapm.PDE(strip, lambda p, u: u.t + u.value * u.x - 0.02 * u.xx, [sapm.Initial(start.g, hard=True), still])
+    sapm.PDE(square, lambda p, u: u.xx + u.yy + 10.0, [sapm.Dirichlet(lambda p: 0.0, hard=True)], features=sapm.Fourier(16))
+    sapm.PDE(strip, lambda p, u: u.t - p.k * u.xx - p.s, [start, still], parameters={"k": 1.0, "s": 0.0})
+    both = [sapm.Initial(start.g, of="u"), sapm.Dirichlet(lambda p: (0.0, 0.0))]
+    third = sapm.PDE(strip, lambda p, u, v: (v.value - u.xx, u.t + v.x), both)
+    assert third.equation.fields == ("u", "v")
+    heat = sapm.PDE(sapm.Box(t=(0, 1)) * square, lambda p, u: u.t - u.d("x", "x") - u.d("y", "y"), [start, still])
+    assert heat.domain.names == ("t", "x", "y")
+    with pytest.raises(ValueError, match=r"third|order"):
+        sapm.PDE(strip, lambda p, u: u.t + u.d("x", "x", "x"), [start, still])
+    with pytest.warns(UserWarning, match="determined"):
+        sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t - u.x, [start])
 
 
 # ---------------------------------------------------------------- examples
