@@ -38,8 +38,8 @@ print(result.summary())
 #
 # Is it right?
 # ------------
-# The estimate below solves the linearised equation of the error, at other points. Burgers' equation has a known
-# answer (Cole and Hopf), so this time the estimate can be checked.
+# The estimate in the summary (``result.error_estimate()``) solves the linearised equation of the error, at other points.
+# Burgers' equation has a known answer (Cole and Hopf), so this time the estimate can be checked.
 
 
 def cole_hopf(t, x):
@@ -53,7 +53,6 @@ def cole_hopf(t, x):
 
 x, times = np.linspace(-1, 1, 401), (0.25, 0.5, 1.0)
 found, wanted = (np.array([f(t, x) for t in times]) for f in (lambda t, x: result.best(t=t, x=x), cole_hopf))
-print(result.error_estimate())
 print(f"true error at three times: {np.linalg.norm(found - wanted) / np.linalg.norm(wanted):.1e}")
 
 # %%
