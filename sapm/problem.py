@@ -16,6 +16,7 @@ from sapm.characteristics import never_met
 from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
+from sapm.jet import float64
 from sapm.pointwise import NEEDS_NUMBERS, evaluate, function_of_point, place, table
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
@@ -89,6 +90,7 @@ class PDE:
         if self.ill_posed:
             warnings.warn(self.ill_posed, stacklevel=3)
 
+    @float64
     def _hard(self) -> Ansatz | None:
         hard = [c for c in self.stated if c.hard]
         if not hard:
@@ -108,7 +110,24 @@ class PDE:
             raise ValueError(
                 "the datum of a hard condition is differentiated; write it with jax.numpy, without `if` on p."
             ) from None
+        for periodic in (c for c in self.conditions if isinstance(c, Periodic)):
+            for i in periodic.indices(self.domain):
+                self._goes_round(found, i)
         return found
+
+    def _goes_round(self, ansatz: Ansatz, i: int) -> None:
+        """Refuse u = g + φN where g or φ, or their slopes, are not the same at both ends of coordinate i."""
+        (center, spread), name = self.domain.frame, self.domain.names[i]
+        both = lambda row: jnp.append(ansatz.datum(row), ansatz.factor(row))  # noqa: E731
+        along = lambda row: jax.jvp(both, (row,), (jnp.zeros_like(row).at[i].set(1.0),))[1]  # noqa: E731
+        rows = jnp.asarray(self.domain.points(16, 1))
+        for what, f in (("value", both), ("slope", along)):
+            lower, upper = (jax.vmap(f)(rows.at[:, i].set(center[i] + sign * spread[i])) for sign in (-1, 1))
+            if not np.allclose(lower, upper, 1e-6, 1e-6 * float(jnp.max(jnp.abs(jnp.stack([lower, upper]))))):
+                raise ValueError(
+                    f"Periodic({name!r}) cannot hold beside this hard condition: its function, or the factor that makes it hold, "
+                    f"has another {what} at {name}- than at {name}+; leave hard=True out."
+                )
 
     def _left_open(self) -> str:
         """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
