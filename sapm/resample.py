@@ -13,7 +13,6 @@ from jaxtyping import Array
 
 from sapm.jet import Activation, float64
 from sapm.network import Network
-from sapm.objective import mean_square
 from sapm.problem import PDE
 from sapm.run import Run
 from sapm.samples import Samples, Weights, network_of
@@ -34,27 +33,15 @@ def _sizes(network: Network, term: Term) -> Array:
     return jnp.linalg.norm(term.residual(network(term.x)), axis=1)
 
 
-@jax.jit
-def _missed(network: Network, terms: Sequence[Term]) -> Array:
-    """By how much the conditions are missed, root mean square."""
-    return jnp.sqrt(mean_square(network, terms) / sum(jnp.sum(jnp.broadcast_to(t.weight, len(t.y))) for t in terms))
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Points to train on from here (None: those there are), how many on the boundary, and the best seed's residual elsewhere."""
-
-    x: np.ndarray | None
-    boundary: int
-    size: float
-
-
 @float64
-def harder(problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int, boundary: int) -> Drawn:
-    """Other points, if the residual elsewhere is much larger than at those there are.
+def harder(
+    problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int
+) -> tuple[np.ndarray | None, float]:
+    """The points to train on from here; None if the residual elsewhere is not much larger than at those there are. And how
+    large it is there, of the best seed.
 
     There are n as before, or, where the networks fit their points FAR better than others, twice as many, up to ENOUGH for every
-    weight: fewer leave a network free to pass between them. The same for points on the boundary, up to one for every weight.
+    weight: fewer leave a network free to pass between them.
 
     Of a pool of further Halton points, those with a large residual are the more likely to be taken; every seed has a say.
     The others are the first of the sequence. `draw` counts, so that every draw is another one.
@@ -62,8 +49,8 @@ def harder(problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: A
     domain, n = problem.domain, len(samples.terms[0].y)
     size = min(POOL * n, MOST)
     pool = domain.points(size, domain.first + n + draw % POOLS * size)
-    term, *edge = problem.samples(pool, max(len(problem.soft), 4 * boundary), 0, 1.0).terms
-    found, worse, missed, least = np.zeros(size), [], [], np.inf
+    term = problem.samples(pool, max(1, len(problem.soft)), 0, 1.0).terms[0]
+    found, worse, least = np.zeros(size), [], np.inf
     for weights in networks:
         network = network_of(samples, weights, sigma)
         here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
@@ -72,17 +59,13 @@ def harder(problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: A
             rms = float(np.sqrt(np.mean(there**2)))
             worse.append(rms / max(np.sqrt(np.mean(here**2)), 1e-300))
             least = min(least, rms)
-            if edge:
-                missed.append(float(_missed(network, edge) / jnp.maximum(_missed(network, samples.terms[1:]), 1e-300)))
-    weights, before = sum(W.size + b.size for W, b in networks[0]), boundary
-    if missed and np.median(missed) > FAR:
-        boundary = max(boundary, min(2 * boundary, weights))
-    if not worse or (np.median(worse) < WORSE and boundary == before):
-        return Drawn(None, boundary, least)
+    if not worse or np.median(worse) < WORSE:
+        return None, least
+    weights = sum(W.size + b.size for W, b in networks[0])
     if np.median(worse) > FAR:
         n = max(n, min(2 * n, ENOUGH * weights))
     drawn = np.random.default_rng(draw).choice(size, int(SHARE * n), replace=False, p=found / found.sum())
-    return Drawn(np.concatenate([domain.points(n - len(drawn)), pool[drawn]]), boundary, least)
+    return np.concatenate([domain.points(n - len(drawn)), pool[drawn]]), least
 
 
 @dataclass(frozen=True)

@@ -199,16 +199,16 @@ def execute(
             if due and run is not None:
                 try:
                     solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
-                    drawn = harder(problem, samples, solved, sigma, at // every, config["boundary_points"])
-                    fresh, lowest = [*config.get("fresh", ()), drawn.size], lowest.seen(run, drawn.size)
+                    x, size = harder(problem, samples, solved, sigma, at // every)
+                    fresh, lowest = [*config.get("fresh", ()), size], lowest.seen(run, size)
                     config["lowest"] = lowest.size
                     if no_longer_falls(fresh):
                         why = f"the residual at fresh points no longer falls, after {at} iterations."
                         config["over"], run = True, closed(run, "stalled", why)
                         break
-                    if drawn.x is not None:
-                        held, config["boundary_points"] = samples.test.get("x", 0), drawn.boundary
-                        new = problem.samples(drawn.x, drawn.boundary, held, config["mu"])
+                    if x is not None:
+                        held = samples.test.get("x", 0)
+                        new = problem.samples(x, config["boundary_points"], held, config["mu"])
                         new = replace(new, kept=samples.scaling)
                         method = build(new, config | {"points": None}, sigma)
                         run, samples, config["points"] = renewed(run, method), new, None
@@ -216,9 +216,9 @@ def execute(
                 except KeyboardInterrupt:
                     run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                     break
-            begun, at = at, min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
+            drawn, at = at, min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
             count = len(config["seeds"])
-            own = dict.fromkeys((begun, at), count) if every else {}  # a draw has a record of its own
+            own = dict.fromkeys((drawn, at), count) if every else {}  # a draw has a record of its own
             run = learn(
                 method,
                 at,
@@ -241,8 +241,8 @@ def execute(
     if folder is not None:
         keep(run)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
-        last, count = len(config.get("fresh", ())) + 1, config["boundary_points"]
-        lowest = lowest.seen(run, harder(problem, samples, weights_of(run, samples, config), sigma, last, count).size)
+        size = harder(problem, samples, weights_of(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
+        lowest = lowest.seen(run, size)
         config["lowest"] = lowest.size
     run = lowest.kept_by(run)
     result = Result(run, samples, config, problem)

@@ -296,17 +296,7 @@ def test_more_points_where_networks_pass_between_them():
     problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + 40.0 * jnp.sin(40 * p.x), [sapm.Dirichlet(lambda p: 0.0 * p.x)])
     weights = [(np.zeros((3, 1)), np.zeros(3)), (np.zeros((1, 3)), np.zeros(1))]
     wave = np.arange(1, 7) * np.pi / 40  # where the source is 0, so is the residual of u = 0
-    far = harder(problem, problem.samples(wave[:, None], 2, 0), [weights], tanh, 1, 2)
-    assert len(far.x) == 12 and far.size > 20
-    near = harder(problem, problem.samples(wave[:, None] + 0.008, 2, 0), [weights], tanh, 1, 2)
-    assert len(near.x) == 6 and near.boundary == far.boundary == 2
-
-
-def test_more_points_on_the_boundary_where_the_condition_is_missed_between_them():
-    made = lambda g: sapm.PDE(sapm.Box(x=(0, 1), y=(0, 1)), lambda p, u: u.xx + u.yy - 1, [sapm.Dirichlet(lambda p: g)])  # noqa: E731
-    weights, x = [(np.zeros((3, 2)), np.zeros(3)), (np.zeros((1, 3)), np.zeros(1))], np.full((5, 2), 0.5)
-    met, missed = made(1e-3).samples(x, 4, 0), made(1.0).samples(x, 4, 0)  # where u = 0 nearly meets the condition, and not
-    assert harder(made(1.0), missed, [weights], tanh, 1, 4).boundary == 4
-    found = harder(made(1.0), met, [weights], tanh, 1, 4)
-    assert found.boundary == 8 and found.x is not None and len(found.x) == 5
-    assert harder(made(1.0), met, [weights], tanh, 1, 10).boundary == 13  # one for every weight
+    far, size = harder(problem, problem.samples(wave[:, None], 2, 0), [weights], tanh, 1)
+    assert len(far) == 12 and size > 20
+    near, _ = harder(problem, problem.samples(wave[:, None] + 0.008, 2, 0), [weights], tanh, 1)
+    assert len(near) == 6

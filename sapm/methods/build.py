@@ -52,7 +52,7 @@ OPTIONS = {  # name → default, for every method
 }
 WHOLE = ("shared", "order", "polish_after")  # options that sweeps over chunks of samples do not have
 POLISH_AFTER = 20  # sweeps, where "auto" goes on with L-BFGS on the true loss
-LARGE = 2e11  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
+LARGE, LARGE_GPU = 2e11, 4e12  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
 LIFTED, LIFTED_BETA, LIFTED_DEPTH = 15, 10.0, 20  # steps on the penalty loss, β there, and up to which depth "auto" takes them
 
 
@@ -115,7 +115,7 @@ def automatic(
     """
     algebra = choose_algebra(rows, tangents, widths)
     operations = flops(rows, tangents, widths).get(algebra, float("inf"))
-    if not held_out and operations <= LARGE:
+    if not held_out and operations <= (LARGE if jax.default_backend() == "cpu" else LARGE_GPU):
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
         lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
