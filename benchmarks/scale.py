@@ -65,6 +65,14 @@ class Sweeps:
         self.program = chunk.lower(self.method, self.states, None, 1, self.layout).compile()
         self.compile_seconds = time.perf_counter() - began
         self.wait = jax.block_until_ready
+        self.array_bytes = 8.0 * seeds * n * width
+
+    def passes(self) -> float:
+        """How often an array of all samples is read or written in a layer, by XLA's count (the losses included)."""
+        cost = self.program.cost_analysis()
+        return (cost[0] if isinstance(cost, list) else cost)["bytes accessed"] / (
+            self.array_bytes * (self.method.objective.depth - 1)
+        )
 
     def take(self, steps: int) -> float:
         began = time.perf_counter()
@@ -85,7 +93,7 @@ def samples() -> list[dict]:
     rows = []
     for k in range(2, most + 1):
         made = Sweeps(10**k, 6, 10)
-        rows.append({"n": 10**k, "seconds": made.seconds(), "compile_seconds": made.compile_seconds})
+        rows.append({"n": 10**k, "seconds": made.seconds(), "compile_seconds": made.compile_seconds, "passes": made.passes()})
     return rows
 
 
