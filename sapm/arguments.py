@@ -171,7 +171,9 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     found = sorted(p.parent for p in path.glob("*/checkpoint"))
     if not found:
-        raise ValueError(f"{path} is not the folder of a run: it has no checkpoint.")
+        from sapm.store import no_checkpoint
+
+        raise ValueError(no_checkpoint(path))
     return found
 
 

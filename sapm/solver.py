@@ -277,9 +277,7 @@ def resume(
     folder = store.Folder(path)
     file = folder.checkpoint if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        raise ValueError(
-            f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r})."
-        )
+        raise ValueError(store.no_checkpoint(path))
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run, or a file written by result.save(…).")
     if problem is not None and not isinstance(problem, PROBLEMS):

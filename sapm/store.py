@@ -256,6 +256,13 @@ def unused(path: Path) -> bool:
     return not found or begun
 
 
+def no_checkpoint(path: Path) -> str:
+    """Why a folder cannot be continued."""
+    if (path / "history.jsonl").exists() and unused(path):
+        return f"{path} holds a run that was cut off before its first checkpoint; start it again, in the same folder."
+    return f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r})."
+
+
 class Folder:
     """The folder of a run: config.json, env.json, history.jsonl, checkpoint/latest.sapm; at the end summary.json, model.sapm.
 

@@ -70,7 +70,7 @@ class Place:
 
 class Process:
     def __init__(self, command: Sequence[str], variables: dict, cores: Sequence[int], **more):
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115
+        self.said, self.text = tempfile.TemporaryFile(), None  # noqa: SIM115
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": self.said} | more
         self.began = time.monotonic()
         self.popen = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
@@ -88,16 +88,21 @@ class Process:
     def end(self) -> int:
         """The exit code."""
         try:
-            return self.popen.wait(LIMIT)
+            code = self.popen.wait(LIMIT)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
             raise RuntimeError(f"a process did not end in {LIMIT:g} s: {self.popen.args}") from None
+        self.text = self.errors
+        self.said.close()
+        return code
 
     @property
     def errors(self) -> str:
-        self.said.seek(0)
-        return self.said.read().decode(errors="replace").strip()
+        """What it said on its standard error."""
+        if self.text is None:
+            return os.pread(self.said.fileno(), 10**7, 0).decode(errors="replace").strip()
+        return self.text
 
     @property
     def last(self) -> str:
