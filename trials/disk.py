@@ -266,8 +266,8 @@ def main(arguments: list[str] | None = None) -> int:
         rows = side_by_side(work, chosen, given.jobs, show)
     finally:
         for mount in folder.iterdir():
-            if os.path.ismount(mount):
-                subprocess.run(["umount", "-l", str(mount)], check=False)
+            while os.path.ismount(mount) and subprocess.run(["umount", "-l", str(mount)], check=False).returncode == 0:
+                pass
         shutil.rmtree(folder, ignore_errors=True)
     good = sum(row["good"] for row in rows)
     how = "on tmpfs" if real else "without mounts: limits on files and permissions stand for them"

@@ -39,7 +39,7 @@ from jax import lax
 sys.path.insert(0, str(Path(__file__).parent))
 
 import stated
-from common import Cores, Place, jobs_option, verdict
+from common import Cores, Place, jobs_option, side_by_side, verdict
 
 import sapm
 from sapm.jet import lift
@@ -362,11 +362,14 @@ def long_run(place: Place, name: str, count: int, every: int, cores: list[int]) 
 def sweeps(given) -> tuple[bool, str, dict]:
     folder, names = Path(tempfile.mkdtemp(prefix="sapm-long-")), [name for name in RUNS if given.only in name]
     try:
-        place, rows = Place(folder), []
-        for name in names:
-            with Cores(given.jobs).taken() as cores:
-                row = long_run(place, name, given.count, given.every, cores)
-            rows.append(row)
+        place, cores = Place(folder), Cores(min(given.jobs, len(names)))
+
+        def work(name: str) -> dict:
+            with cores.taken() as mine:
+                return long_run(place, name, given.count, given.every, mine)
+
+        rows = side_by_side(work, names, given.jobs)
+        for name, row in zip(names, rows, strict=True):
             log, model = (row["files"].get(file, 0) / 1e6 for file in ("history.jsonl", "model.sapm"))
             print(
                 f"  {name}: {row['sweeps']} sweeps, {row['records']} records; {row['pace_first_us']:.0f} µs a sweep in the "
