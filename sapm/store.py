@@ -187,7 +187,7 @@ def environment() -> dict:
         "cores": os.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "devices": [f"{d.platform}: {d.device_kind}" for d in devices],
-        "device_software": devices[0].client.platform_version.splitlines()[0],
+        "device_software": ", ".join(devices[0].client.platform_version.splitlines()),
         "processes": jax.process_count(),
         "x64": bool(jax.config.jax_enable_x64),
         "matmul_precision": jax.config.jax_default_matmul_precision,
