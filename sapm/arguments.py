@@ -31,13 +31,16 @@ def sentence(error: BaseException) -> str:
 
 @contextmanager
 def stoppable():
-    """SIGTERM and SIGHUP act like Ctrl-C: what runs saves its state and ends.
+    """SIGTERM and SIGHUP act like Ctrl-C: what runs saves its state and ends. `code()` of what this yields is the exit code then:
+    128 and the number of the first signal.
 
     Where Ctrl-C is ignored (in the background of a script), processes started from here would take that over and could not be
     stopped; a function that does nothing is not taken over.
     """
+    came: list[int] = []
 
-    def stop(*_):
+    def stop(number, _):
+        came.append(number)
         raise KeyboardInterrupt
 
     actions: list[tuple[str, Any, Any]] = [("SIGTERM", signal.SIG_DFL, stop), ("SIGHUP", signal.SIG_DFL, stop)]
@@ -49,7 +52,7 @@ def stoppable():
             if number is not None and signal.getsignal(number) == usual:
                 before[number] = signal.signal(number, ours)
     try:
-        yield
+        yield lambda: 128 + (came[0] if came else signal.SIGINT)
     finally:
         for number, action in before.items():
             signal.signal(number, action)
@@ -168,7 +171,9 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     found = sorted(p.parent for p in path.glob("*/checkpoint"))
     if not found:
-        raise ValueError(f"{path} is not the folder of a run: it has no checkpoint.")
+        from sapm.store import no_checkpoint
+
+        raise ValueError(no_checkpoint(path))
     return found
 
 

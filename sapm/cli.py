@@ -146,11 +146,16 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
 
     results = {}
     for name, place in places.items():
-        results[name] = make(name, place)
-        if not as_json:
-            show(results[name].summary(), False)
-        if place is not None and first_process():
-            results[name].report(place / "report.html")
+        try:
+            results[name] = make(name, place)
+            if not as_json:
+                show(results[name].summary(), False)
+            if place is not None and first_process():
+                results[name].report(place / "report.html")
+        except (KeyboardInterrupt, OSError) as error:
+            if out is not None and any(out.glob("**/checkpoint/latest.sapm")):
+                error.add_note(f"continue with: sapm resume {out}")
+            raise
         if "interrupted" in results[name].run.status:
             break
     if as_json:

@@ -90,27 +90,36 @@ def console(stderr: bool = False):
 
 
 def guarded(command):
-    """A user's mistake, a full disk, a missing file: one line and exit code 2; Ctrl-C: 130."""
+    """A user's mistake, a full disk, a missing file: one line and exit code 2; Ctrl-C: 130, SIGTERM: 143."""
 
     @wraps(command)
     def wrapped(*args, **kwargs):
+        code = lambda: INTERRUPTED  # noqa: E731
         try:
-            with stoppable():
+            with stoppable() as code:
                 command(*args, **kwargs)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            print("sapm: interrupted; what was done is kept.", file=sys.stderr)
-            raise _left(INTERRUPTED) from None
+        except typer.Exit as end:
+            raise typer.Exit(code() if end.exit_code == INTERRUPTED else end.exit_code) from None
+        except KeyboardInterrupt as error:
+            print(f"sapm: interrupted; {hint(error) or 'what was saved is kept.'}", file=sys.stderr)
+            raise _left(code()) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
             if os.environ.get("SAPM_TRACEBACK") or not expected(error):
                 raise
-            print(f"sapm: {sentence(error)}", file=sys.stderr)
+            more = f"; {hint(error)}" if hint(error) else ""
+            print(f"sapm: {sentence(error)}{more}", file=sys.stderr)
             raise _left(BAD) from None
 
     return wrapped
+
+
+def hint(error: BaseException) -> str:
+    """What was added to an error on its way: how to go on."""
+    return "; ".join(getattr(error, "__notes__", ()))
 
 
 def _left(code: int) -> typer.Exit:

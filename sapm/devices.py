@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -202,6 +202,13 @@ def first_process() -> bool:
     return jax.process_index() == 0
 
 
+def _heard(usual: Any, number: int, frame: Any) -> None:
+    """Whoever would have been told of a signal is told, and what that raises is dropped."""
+    if callable(usual):
+        with suppress(KeyboardInterrupt):
+            usual(number, frame)
+
+
 @contextmanager
 def held_back():
     """With several processes, Ctrl-C and SIGTERM only raise a flag: `stop()` says whether. One that ended at once would leave
@@ -211,7 +218,8 @@ def held_back():
     if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if (number := getattr(signal, name, None)) is not None:
-                before[number] = signal.signal(number, lambda *_: stop.set())
+                before[number] = signal.getsignal(number)
+                signal.signal(number, lambda n, frame, usual=before[number]: (stop.set(), _heard(usual, n, frame)))
     try:
         yield stop.is_set
     finally:

@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -47,21 +49,35 @@ def write_whole(path: Path, body: bytes) -> None:
         with open(path, "wb") as file:
             file.write(body)
         return
-    path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    path, name = Path(os.path.realpath(path)), None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
+        name = None
+        _sync_names(path.parent)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        if name is not None:
+            with suppress(OSError):  # where nothing can be written, nothing can be removed
+                os.unlink(name)
         if isinstance(error, OSError):
             raise OSError(error.errno, f"{error.strerror or error}; what was written before is kept", str(path)) from error
         raise
+
+
+def _sync_names(folder: Path) -> None:
+    """Have the disk know the new name: what comes after may overwrite files that only the old content needed."""
+    with suppress(OSError):  # not every system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _umask() -> int:
@@ -121,8 +137,38 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
     return arrays, json.loads(metadata["about"])
 
 
+VARIABLES = ("NPROC", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that say how JAX computes, beside its own and XLA's
+UNITS = ("avx", "avx2", "fma", "avx512f", "asimd", "sve")  # of a processor, which XLA writes its programs for
+
+
+@cache
+def _processor() -> tuple[str, list[str]]:
+    """(model, vector units) as Linux tells them; elsewhere the kind of machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = (found.get("flags") or found.get("Features") or "").split()
+    return found.get("model name") or platform.machine(), [name for name in UNITS if name in flags]
+
+
+@cache
+def _commit() -> str | None:
+    """Of the repository this package lies in, with "-dirty" where files were changed since; None where there is none."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    env = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=env).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 def environment() -> dict:
-    """Enough to explain a difference between two runs."""
+    """Enough to explain a difference between two runs: versions, the machine, its devices, and what tells JAX how to compute."""
     import jax
 
     packages = {"sapm": __version__}
@@ -131,15 +177,23 @@ def environment() -> dict:
             packages[name] = installed(name)
         except PackageNotFoundError:  # on the path without being installed
             packages[name] = "unknown"
+    (processor, units), devices = _processor(), jax.devices()
+    told = sorted(name for name in os.environ if name.startswith(("JAX_", "XLA_")) or name in VARIABLES)
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "processor": platform.machine(),
+        "processor": processor,
+        "vector_units": units,
         "cores": os.cpu_count(),
-        "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
+        "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "devices": [f"{d.platform}: {d.device_kind}" for d in devices],
+        "device_software": ", ".join(devices[0].client.platform_version.splitlines()),
         "processes": jax.process_count(),
+        "x64": bool(jax.config.jax_enable_x64),
+        "matmul_precision": jax.config.jax_default_matmul_precision,
         "packages": packages,
-        "flags": {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
+        "commit": _commit(),
+        "flags": {name: os.environ[name] for name in told},
     }
 
 
@@ -188,6 +242,7 @@ class Claim:
 
 
 BEGUN = {"config.json", "env.json", "history.jsonl"}
+WRITTEN = (*BEGUN, "summary.json", "model.sapm", "report.html", "checkpoint/latest.sapm")
 
 
 def unused(path: Path) -> bool:
@@ -199,6 +254,13 @@ def unused(path: Path) -> bool:
         found.discard("checkpoint")
     begun = found == BEGUN or (found < BEGUN and history.is_file() and not history.stat().st_size)
     return not found or begun
+
+
+def no_checkpoint(path: Path) -> str:
+    """Why a folder cannot be continued."""
+    if (path / "history.jsonl").exists() and unused(path):
+        return f"{path} holds a run that was cut off before its first checkpoint; start it again, in the same folder."
+    return f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r})."
 
 
 class Folder:
@@ -229,6 +291,7 @@ class Folder:
         if not unused(self.path):
             self._claim.refused = True
             raise ValueError(f"out={str(self.path)!r} is not empty; choose another folder; nothing was changed.")
+        self._tidy()
         self.write_history([])  # the first, so that a run cut off here is known by it
         self.write_json("config.json", config)
         self.write_json("env.json", env)
@@ -246,14 +309,34 @@ class Folder:
         if self.writes:
             write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
 
-    def reopen(self) -> None:
-        """Take away what an earlier end has left; the checkpoint has as much."""
+    def reopen(self, env: dict, iteration: int) -> None:
+        """Take away what an earlier end has left (the checkpoint has as much), and note where the run goes on, if elsewhere."""
+        if not self.writes:
+            return
+        self._tidy()
         for stale in (self.model, self.path / "summary.json"):
-            if self.writes:
-                stale.unlink(missing_ok=True)
+            stale.unlink(missing_ok=True)
+        try:
+            held = json.loads((self.path / "env.json").read_text())
+            last = dict(held.get("later", [held])[-1])
+        except (OSError, ValueError, AttributeError):
+            held, last = {}, {}
+        last.pop("from_iteration", None)
+        if last != json.loads(to_json(env)):
+            later = [*held.get("later", []), {"from_iteration": iteration} | env]
+            self.write_json("env.json", held | {"later": later} if held else env)
+
+    def _tidy(self) -> None:
+        """Remove what writes that were cut off have left."""
+        for file in map(self.path.joinpath, WRITTEN):
+            for left in file.parent.glob(f".{file.name}.????????"):
+                left.unlink(missing_ok=True)
 
     def append(self, line: dict) -> None:
         if not self.writes:
             return
-        with open(self._history, "a", encoding="utf-8") as file:
-            file.write(to_json(line) + "\n")
+        try:
+            with open(self._history, "a", encoding="utf-8") as file:
+                file.write(to_json(line) + "\n")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(self._history)) from error

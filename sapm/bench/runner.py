@@ -66,11 +66,6 @@ def machine() -> dict:
             env["packages"][name] = installed(name)
         except PackageNotFoundError:
             env["packages"][name] = None
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        env["processor"] = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     missing = sorted(e.name for e in ENTRIES.values() if any(find_spec(package) is None for package in e.needs.split()))
     return env | {"cores_per_job": min(CORES, len(_cores())), "date": date.today().isoformat(), "not_installed": missing}
 
