@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import tempfile
 import threading
@@ -21,7 +22,9 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.devices import first_process
+from sapm.names import brief, shown
 
+LARGEST_JSON = 2**28  # bytes of a description; a larger one is not ours
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
 
 
@@ -29,7 +32,7 @@ def _plain(x: Any):
     """NumPy's numbers and arrays as JSON's."""
     if isinstance(x, (np.ndarray, np.generic)):
         return x.tolist()
-    raise TypeError(f"{type(x).__name__} cannot be written to a file: {x!r}")
+    raise TypeError(f"{type(x).__name__} cannot be written to a file: {brief(x)}")
 
 
 def to_json(x: Any, **kwargs) -> str:
@@ -62,6 +65,11 @@ def write_whole(path: Path, body: bytes) -> None:
         if isinstance(error, OSError):
             raise OSError(error.errno, f"{error.strerror or error}; what was written before is kept", str(path)) from error
         raise
+
+
+def installed_memory() -> float:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else float("inf")
 
 
 def _umask() -> int:
@@ -98,27 +106,44 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
         raise ValueError(f"{path} is a folder; give the .sapm file itself, or a run folder to sapm.resume.")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file written by result.save(…).")
+    if not path.is_file():  # a pipe would be waited for, for ever
+        raise ValueError(f"{path} is not a file on disk; give the path of a file written by result.save(…).")
+    size = path.stat().st_size
+    if size > installed_memory():
+        raise ValueError(f"{path} ({size / 1e9:.3g} GB) is larger than the memory of this machine; is it a file written by sapm?")
     try:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != "sapm":
                 raise ValueError(f"{path} is a safetensors file, but not one written by sapm.")
             number = metadata.get("version", "")
-            if not number.isdigit():
+            if not re.fullmatch("[0-9]{1,9}", number):
                 raise ValueError(f"{path} is damaged: it does not say which version wrote it.")
             if int(number) > FORMAT:
                 raise ValueError(
                     f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade."
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError) as error:
-        size = path.stat().st_size
-        raise ValueError(
-            f"{path} ({size} bytes) is damaged or is not a file written by sapm: {str(error).splitlines()[0]}."
-        ) from None
+    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError, AttributeError, KeyError) as error:
+        said = shown(str(error) or type(error).__name__)
+        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm: {said}.") from None
     if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
-    return arrays, json.loads(metadata["about"])
+    return arrays, read_json(path, metadata.get("about", ""))
+
+
+def read_json(path: Path, text: str | None = None) -> dict:
+    """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
+    try:
+        if text is None and path.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"{path.stat().st_size} bytes are too many")
+        found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
+    except (ValueError, RecursionError) as error:
+        why = "too deep" if isinstance(error, RecursionError) else shown(str(error))
+        raise ValueError(f"{path} is damaged: it is not what sapm writes ({why}); use an earlier copy.") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it holds {type(found).__name__} and not a dictionary; use an earlier copy.")
+    return found
 
 
 def environment() -> dict:
@@ -161,6 +186,15 @@ def every_interrupt():
         sys.unraisablehook = before
 
 
+def inside(folder: Path, path: Path) -> None:
+    """Refuse a path in a folder that a link leads out of it: what is kept in a folder is written nowhere else."""
+    there, real = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    if not real.is_relative_to(there):
+        raise ValueError(
+            f"{path} leads out of {folder}, to {real}; put it there itself, in place of the link; nothing was changed."
+        )
+
+
 class Claim:
     """A folder for one process at a time. The system drops the claim when its owner ends, however it ends."""
 
@@ -169,9 +203,15 @@ class Claim:
         self.new = self.refused = False
 
     def __enter__(self) -> Claim:
+        if "\0" in str(self.path):
+            raise ValueError(f"out={str(self.path)!r} is not the name of a folder; give one that does not exist yet.")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
         self.path.mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, self.path / "checkpoint"):
+            for held in folder.iterdir() if folder.is_dir() else ():
+                if held.is_symlink():
+                    inside(self.path, held)
         self.new = not (self.path / ".lock").exists()
         try:
             self._lock.acquire()
