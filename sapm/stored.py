@@ -26,8 +26,7 @@ def fitted(path: Any, make: Callable, *arguments):
     try:
         return make(*arguments)
     except Exception as error:  # of any kind: no list of what numbers that do not fit can do is complete
-        why = f"{type(error).__name__}: {shown(str(error))}"
-        raise ValueError(f"{path} is damaged: its description does not fit its arrays ({why}); use an earlier copy.") from error
+        raise ValueError(f"{path} is damaged: its description does not fit its arrays; use an earlier copy.") from error
 
 
 def check(path: str | Path, arrays: Arrays, about: dict) -> None:
@@ -47,7 +46,7 @@ def check(path: str | Path, arrays: Arrays, about: dict) -> None:
             raise
         raise ValueError(f"{path} is damaged: {shown(str(error), 300)}") from None
     _networks(arrays, about, need)
-    _history(arrays, len(about["seeds"]), need)
+    _history(arrays, about["status"], need)
     _samples(arrays, about, need)
 
 
@@ -127,7 +126,8 @@ def _real(a: np.ndarray) -> bool:
     return a.dtype.kind == "f" and bool(np.isfinite(a).all())
 
 
-def _history(arrays: Arrays, seeds: int, need: Callable) -> None:
+def _history(arrays: Arrays, status: list[str], need: Callable) -> None:
+    seeds = len(status)
     found = {name: a for name, a in arrays.items() if name.startswith("history/")}
     need(all(f"history/{name}" in found for name in HISTORY), "its history is not whole")
     records = {a.shape for a in found.values()}
@@ -138,6 +138,9 @@ def _history(arrays: Arrays, seeds: int, need: Callable) -> None:
     need(bool(np.isfinite(found["history/seconds"]).all()), "its history has no times")
     whole = chosen is not None and chosen.shape == (seeds,) and chosen.dtype.kind in "iu"
     need(whole and bool(((chosen >= 0) & (chosen < iteration.shape[1])).all()), "it does not say which record is meant")  # type: ignore[operator]
+    final = found["history/loss"][np.arange(seeds), chosen]
+    broken = np.array([word == "non-finite" for word in status])
+    need(not np.isnan(final[~broken]).any(), "its history has no loss for a seed that did not fail")
 
 
 def _samples(arrays: Arrays, about: dict, need: Callable) -> None:
