@@ -165,8 +165,18 @@ def attempt(case: int, one: Callable[[int], dict], seconds: float = HANG) -> dic
     return {"case": case, **found, "seconds": round(time.monotonic() - began, 3)}
 
 
+_line: list = []  # to the parent of this process, in a worker
+
+
+def alive() -> None:
+    """A case that is many in one has done one of them."""
+    for line in _line:
+        line.send("alive")
+
+
 def _serve(prepare: Callable[..., Callable[[int], dict]], arguments: tuple, line) -> None:
     os.setpgrp()
+    _line.append(line)
     scratch = tempfile.mkdtemp(prefix="sapm-trial-")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -207,7 +217,10 @@ class Worker:
 
 
 def run(prepare: Callable, arguments: tuple, cases: Sequence[int], jobs: int) -> list[dict]:
-    """Every case, `jobs` at a time; `prepare(scratch folder, *arguments)` gives in each worker the function of a case."""
+    """Every case, `jobs` at a time; `prepare(scratch folder, *arguments)` gives in each worker the function of a case.
+
+    A worker that gives no sign of life (`alive`) for longer than a case may take is ended.
+    """
     waiting, found, workers, deaths = list(reversed(cases)), [], [], 0
     try:
         while waiting or any(w.case is not None for w in workers):
@@ -225,6 +238,8 @@ def run(prepare: Callable, arguments: tuple, cases: Sequence[int], jobs: int) ->
                     said = EOFError
                 if said == "ready":
                     w.ready = True
+                elif said == "alive":
+                    w.since = time.monotonic()
                 elif isinstance(said, dict):
                     found.append(said)
                     w.case = None

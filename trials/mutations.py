@@ -147,7 +147,8 @@ def rewritten(draw: Draw, body: bytes) -> bytes:
 # ---------------------------------------------------------------- forged: wrong contents under a right checksum
 
 WRONG = [
-    None, True, 0, -1, 1, 2, 10**9, 10**30, 1.5, -0.0, float("nan"), float("inf"), 1e308, "", "x", "../../x", "<script>", "\x00",
+    None, True, 0, -1, 1, 2, 10**9, 10**30, 1.5, -0.0, float("nan"), float("inf"), 1e308, "", "x", "../../x", "<script>",
+    "\x00",
     "sapm",
     "gauss-newton", "alternating", [], [1, 2], [[1], [2]], {}, {"a": {}},
     ["x"] * 1000, [0] * 100,
