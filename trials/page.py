@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python trials/page.py --out page.json          # needs chromium, chromium-browser or google-chrome
 
-Strings that would run a script or fetch something, were they not escaped, stand in every place where a user's text can reach a page:
-names of coordinates, of an activation, of files and folders, titles, settings, reasons. The page is opened in headless Chromium, as it
-is and without its content security policy. It passes if no script ran and nothing was asked for. Two pages show that the trial can fail:
-with the same strings as they are a script runs, unless the policy is there.
+Strings that would run a script or fetch something, were they not escaped, stand in every place where a user's text can reach a
+page: names of coordinates, of an activation, of files and folders, titles, settings, reasons. The page is opened in headless
+Chromium, as it is and without its content security policy. It passes if no script ran and nothing was asked for. Two pages show that
+the trial can fail: with the same strings as they are a script runs, unless the policy is there.
 """
 
 from __future__ import annotations
@@ -252,9 +252,11 @@ def places(folder: Path) -> list[dict]:
     sapm.load("run/model.sapm").report("r.html")
     tried = attempts(here)
     watch = harness.Watch(here)
-    around = lambda: {
-        str(p): p.read_bytes() if p.is_file() else b"" for p in here.parent.rglob("*") if here not in (p, *p.parents)
-    }  # noqa: E731
+
+    def around() -> dict[str, bytes]:
+        beside = (p for p in here.parent.rglob("*") if here not in (p, *p.parents))
+        return {str(p): p.read_bytes() if p.is_file() else b"" for p in beside}
+
     before, found = around(), []
     for name, words in tried.items():
         began = time.monotonic()
