@@ -258,30 +258,47 @@ def of_user(error: BaseException) -> bool:
     return False
 
 
+BASES = [  # each is right
+    {"domain": ("box", {"x": (0, 1)}), "residual": "first", "conditions": [("Inflow", ("zero",), {})]},
+    {"domain": ("box", {"t": (0, 1), "x": (-1, 1)}), "residual": "transport",
+     "conditions": [("Initial", ("sine",), {}), ("Inflow", ("sine",), {})]},
+    {"domain": ("box", {"t": (0, 1), "x": (-1, 1)}), "residual": "heat",
+     "conditions": [("Initial", ("sine",), {}), ("Dirichlet", ("zero",), {})]},
+    {"domain": ("box", {"x": (0, 1), "y": (0, 1)}), "residual": "second", "conditions": [("Dirichlet", ("sine",), {})]},
+    {"domain": ("box", {"t": (0, 1), "x": (-1, 1)}), "residual": "nonlinear",
+     "conditions": [("Initial", ("sine",), {}), ("Dirichlet", ("zero",), {})]},
+    {"domain": ("box", {"x": (0, 1)}), "residual": "system",
+     "conditions": [("Dirichlet", ("zero",), {"of": "u"}), ("Dirichlet", ("sine",), {"of": "v"})]},
+    {"domain": ("ball", 2, 1.0, None, ("x", "y")), "residual": "second", "conditions": [("Dirichlet", ("sine",), {})]},
+]  # fmt: skip
+CHANGES = {
+    "domain": domains,
+    "residual": st.sampled_from(sorted(RESIDUALS)),
+    "conditions": st.one_of(sensible, st.lists(condition, max_size=3), number),
+    "f": st.sampled_from(sorted(FUNCTIONS)),
+    "exact": st.sampled_from(sorted(FUNCTIONS)),
+    "parameters": st.one_of(st.just({"k": 1.0}), st.dictionaries(st.one_of(name, st.integers(0, 3)), number, max_size=2), number),
+    "features": st.one_of(st.tuples(number, number), st.just((2, 1.0)), number),
+    "settings": settings,
+    "more": condition,
+}
+
+
+@st.composite
+def problems(draw):
+    """A problem that is right, with up to three parts that are not."""
+    found: dict[str, Any] = {"kind": draw(st.sampled_from(["pde", "pde", "pde", "function"])), "train": draw(st.integers(0, 24))}
+    found |= {"f": "sine", "exact": None, "parameters": None, "features": None, "settings": {}} | draw(st.sampled_from(BASES))
+    about = CHANGES if found["kind"] == "pde" else ("domain", "f", "settings")
+    for part in draw(st.lists(st.sampled_from(sorted(about)), max_size=3, unique=True)):
+        found[part] = draw(CHANGES[part])
+    if "more" in found and isinstance(found["conditions"], list):
+        found["conditions"] = [*found["conditions"], found["more"]]
+    return found
+
+
 class Problem:
-    strategy = st.fixed_dictionaries(
-        {
-            "kind": st.sampled_from(["pde", "pde", "pde", "function"]),
-            "domain": st.one_of(usual, usual, domains),
-            "residual": st.one_of(
-                st.sampled_from(["transport", "first", "heat", "second", "system", "nonlinear"]),
-                st.sampled_from(sorted(RESIDUALS)),
-            ),
-            "conditions": st.one_of(sensible, sensible, st.lists(condition, max_size=3), number),
-            "f": g,
-            "exact": st.one_of(st.none(), st.none(), g),
-            "parameters": st.one_of(
-                st.none(),
-                st.none(),
-                st.just({"k": 1.0}),
-                st.dictionaries(st.one_of(name, st.integers(0, 3)), number, max_size=2),
-                number,
-            ),
-            "features": st.one_of(st.none(), st.none(), st.tuples(number, number), number),
-            "settings": st.one_of(st.just({}), settings),
-            "train": st.integers(0, 24),
-        }
-    )
+    strategy = problems()
 
     def __init__(self, scratch: Path):
         scratch.mkdir(parents=True, exist_ok=True)

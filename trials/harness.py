@@ -32,7 +32,7 @@ AIR = 3 * 2**30  # bytes of address space for a case beyond what its worker has
 
 # Words of the libraries below us: a sentence for a user has none of them.
 INTERNAL = re.compile(
-    r"\bjax\.(?!numpy)|\bjaxlib|\bXLA|[Tt]racer|\bjnp\.(?!tanh|where|sin)|\bdtype\b|ndarray|ufunc|broadcast|PyTree|pytree|\bvmap\b|\bjit\b|einsum|"
+    r"\bjax\.(?!numpy)|\bjaxlib|\bXLA|[Tt]racer|\bjnp\.(?!tanh|where|sin)|\bdtype\b(?!=)|ufunc|broadcast|PyTree|pytree|\bvmap\b|\bjit\b|einsum|"
     r"unsupported operand|not supported between|object is not|has no attribute|unexpected keyword|positional argument|"
     r"invalid literal|could not convert|embedded null|inhomogeneous|codec can|object at 0x|Errno|list index|out of bounds|"
     r"Expecting |recursion|NoneType|__[a-z]+__|safe_open|HLO"

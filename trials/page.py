@@ -4,8 +4,8 @@
 
 Strings that would run a script or fetch something, were they not escaped, stand in every place where a user's text can reach a
 page: names of coordinates, of an activation, of files and folders, titles, settings, reasons. The page is opened in headless
-Chromium, as it is and without its content security policy. It passes if no script ran and nothing was asked for. Two pages show that
-the trial can fail: with the same strings as they are a script runs, unless the policy is there.
+Chromium, as it is and without its content security policy. It passes if no script ran and nothing was asked for. Two pages show
+that the trial can fail: with the same strings as they are a script runs, unless the policy is there.
 """
 
 from __future__ import annotations
