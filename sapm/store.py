@@ -44,15 +44,16 @@ def write_whole(path: Path, body: bytes) -> None:
 
     A link stays a link, to the new file; a pipe or a device is written to.
     """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file, such as {path / 'name'}; nothing was written.")
+    if path.is_dir() or "\0" in str(path):
+        what = "is a folder" if path.is_dir() else "is no name"
+        raise ValueError(f"{shown(str(path), 300)} {what}; give the name of a file, such as u.npz; nothing was written.")
     if path.exists() and not path.is_file():
         with open(path, "wb") as file:
             file.write(body)
         return
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(body)

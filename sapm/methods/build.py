@@ -163,6 +163,9 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
             raise ValueError(
                 f"options has {name}={brief(value)}; it must be a {'non-negative' if least else 'positive'}, finite number."
             )
+    for name in ("joint", "shared", "directional", "bend", "scale"):
+        if not isinstance(options.get(name, True), (bool, np.bool_)):
+            raise ValueError(f"options has {name}={brief(options[name])}; it must be True or False.")
     if options.get("algebra") is not None:
         choose("options: algebra", options["algebra"], ALGEBRA)
     if options.get("order") is not None:
@@ -180,10 +183,11 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
 
 def _order(options: dict) -> list[list]:
     """The blocks of a sweep as pairs (block, layer)."""
-    given = list(options["order"])
+    given = options["order"]
     if options["joint"] or options["shared"]:
         raise ValueError("options has order and joint or shared; name the blocks in order: 'Wb' is joint, 'a-shared' is shared.")
-    if not given or not all(isinstance(p, (tuple, list)) and len(p) == 2 and isinstance(p[0], str) for p in given):
+    pairs = isinstance(given, (tuple, list)) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in given)
+    if not given or not pairs or not all(isinstance(block, str) and number(l) % 1 == 0 for block, l in given):
         raise ValueError(f"options has order={brief(given)}; it must be a list of pairs such as ('W', 3): a block and a layer.")
     return [[block, int(l)] for block, l in given]
 
