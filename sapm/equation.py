@@ -93,6 +93,11 @@ def unknowns(residual: Callable) -> tuple[str, ...]:
     except (TypeError, ValueError):
         return ("u",)
     names = [a.name for a in given if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) and a.default is a.empty]
+    named = [a.name for a in given if a.kind is a.KEYWORD_ONLY and a.default is a.empty]
+    if named:
+        raise TypeError(
+            f"residual wants {named[0]} by its name; it is called with the point and what is to be found: lambda p, u: …"
+        )
     if len(names) < 2:
         raise TypeError(
             f"residual takes {len(names)} arguments; it must take the point and what is to be found: lambda p, u: …, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
@@ -28,8 +29,8 @@ def number(value) -> float:
 
 
 def brief(value) -> str:
-    """Its repr in one line, cut short."""
-    return shown(" ".join(repr(value).split()))
+    """Its repr in one line, cut short; where in memory it is says nothing."""
+    return shown(" ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).split()))
 
 
 def shown(text: str, longest: int = LONGEST) -> str:

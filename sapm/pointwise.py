@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,19 @@ NEEDS_NUMBERS = (
 )  # what a function that uses `if` or plain NumPy raises when it is traced
 
 
-def function_of_point(what: str, given) -> Callable:
+def function_of_point(what: str, given, alone: bool = True) -> Callable:
+    """A function that can be called with a point; `alone`: with nothing else."""
     if not callable(given):
         raise TypeError(f"{what} is {brief(given)}; give a function of one point, such as lambda p: jnp.sin(p.x).")
+    try:
+        found = signature(given) if alone else None
+    except (TypeError, ValueError):  # some built-in functions have none
+        found = None
+    try:
+        if found is not None:
+            found.bind(None)
+    except TypeError:
+        raise TypeError(f"{what} takes {found}; it must take one argument, the point: lambda p: …") from None
     return given
 
 
