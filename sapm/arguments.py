@@ -162,8 +162,8 @@ def read_series(path: Path) -> tuple[str, list[str], dict]:
     """(problem, models, settings) of a folder with a run for each of several models."""
     from sapm.store import inside, read_json
 
+    held = read_json(path / SERIES)
     try:
-        held = read_json(path / SERIES)
         models, settings = parse_models(",".join(held["models"])), dict(held["settings"])
         unknown = set(settings) - {*FIELDS, "options", "depth", "width", "seeds"}
         if unknown or not isinstance(held["problem"], str):

@@ -136,14 +136,15 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
 def read_json(path: Path, text: str | None = None) -> dict:
     """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
     try:
-        if text is None and path.stat().st_size > LARGEST_JSON:
-            raise ValueError(f"{path.stat().st_size} bytes are too many")
-        found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
-    except (ValueError, RecursionError) as error:
-        why = "too deep" if isinstance(error, RecursionError) else shown(str(error))
-        raise ValueError(f"{path} is damaged: it is not what sapm writes ({why}); use an earlier copy.") from None
+        found = None
+        if text is not None or path.stat().st_size <= LARGEST_JSON:
+            found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged: it is not JSON at line {error.lineno}; use an earlier copy.") from None
+    except (ValueError, RecursionError):
+        found = None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} is damaged: it holds {type(found).__name__} and not a dictionary; use an earlier copy.")
+        raise ValueError(f"{path} is damaged: it is not a dictionary that sapm has written; use an earlier copy.")
     return found
 
 
