@@ -24,6 +24,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sapm.methods.method import Method
+from sapm.names import brief
 from sapm.term import Term
 
 SEED_AXIS, SAMPLE_AXIS = "seeds", "samples"
@@ -51,7 +52,7 @@ def mesh_of(devices, seeds: int) -> Mesh | None:
     elif isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
         count = int(devices)
     else:
-        raise TypeError(f"devices={devices!r} is not known; give 'auto', a number of devices or a jax.sharding.Mesh.")
+        raise TypeError(f"devices={brief(devices)} is not known; give 'auto', a number of devices or a jax.sharding.Mesh.")
     if not 1 <= count <= len(there):
         hint = "; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=… makes more" if there[0].platform == "cpu" else ""
         raise ValueError(f"devices={count}, and JAX sees {len(there)} ({there[0].device_kind}); give 1 to {len(there)}{hint}.")

@@ -17,6 +17,7 @@ from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
 from sapm.jet import float64
+from sapm.names import brief, number
 from sapm.pointwise import NEEDS_NUMBERS, evaluate, function_of_point, place, table
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
@@ -47,11 +48,11 @@ class PDE:
 
     def __post_init__(self):
         domain, put = domain_checked(self.domain), lambda name, value: object.__setattr__(self, name, value)
-        function_of_point("residual", self.residual)
+        function_of_point("residual", self.residual, alone=False)
         given = (self.conditions,) if isinstance(self.conditions, (Condition, Periodic)) else self.conditions
         if not isinstance(given, (list, tuple)) or not all(isinstance(c, (Condition, Periodic)) for c in given):
             raise TypeError(
-                f"conditions={self.conditions!r} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
+                f"conditions={brief(self.conditions)} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
                 "sapm.Dirichlet, sapm.Neumann, sapm.Robin, sapm.Periodic or sapm.Observed."
             )
         conditions = tuple(c for c in given if isinstance(c, Condition))
@@ -61,7 +62,7 @@ class PDE:
             )
         put("conditions", tuple(given))
         if self.features is not None and not isinstance(self.features, Fourier):
-            raise TypeError(f"features={self.features!r} must be sapm.Fourier(…), such as sapm.Fourier(16).")
+            raise TypeError(f"features={brief(self.features)} must be sapm.Fourier(…), such as sapm.Fourier(16).")
         around = tuple(dict.fromkeys(i for c in given if isinstance(c, Periodic) for i in c.indices(domain)))
         put("embedding", embedding_for(domain.frame, around, self.features))
         probe = domain.points(64, 1)
@@ -319,12 +320,12 @@ def _parameters(given, names: Sequence[str]) -> dict[str, float]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise TypeError(f"parameters={given!r} must be names with a first guess, such as {{'nu': 0.1}}.")
+        raise TypeError(f"parameters={brief(given)} must be names with a first guess, such as {{'nu': 0.1}}.")
     for name, guess in given.items():
         if not isinstance(name, str) or not name.isidentifier() or name in (*names, "vector"):
-            raise ValueError(f"parameters has the name {name!r}; use a plain word that is no coordinate.")
-        if isinstance(guess, (str, bool)) or not np.isscalar(guess) or not np.isfinite(guess):  # type: ignore[arg-type]
-            raise ValueError(f"parameters has {name}={guess!r}; its first guess must be a finite number.")
+            raise ValueError(f"parameters has the name {brief(name)}; use a plain word that is no coordinate.")
+        if not np.isfinite(number(guess)):
+            raise ValueError(f"parameters has {name}={brief(guess)}; its first guess must be a finite number.")
     return {name: float(guess) for name, guess in given.items()}  # type: ignore[arg-type]
 
 

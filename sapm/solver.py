@@ -22,6 +22,7 @@ from sapm.methods.build import (
     build,
     start_at,
 )
+from sapm.names import brief
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
@@ -281,7 +282,7 @@ def resume(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run, or a file written by result.save(…).")
     if problem is not None and not isinstance(problem, PROBLEMS):
-        raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
+        raise TypeError(f"problem={brief(problem)} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     with folder.claim if path.is_dir() else nullcontext():
         before = from_file(file, problem, activation)
         if before.config["options"].get("chunk") is not None and (problem is None or not path.is_dir()):

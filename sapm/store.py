@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,9 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.devices import first_process
+from sapm.names import brief, shown
 
+LARGEST_JSON = 2**28  # bytes of a description; a larger one is not ours
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
 
 
@@ -31,7 +34,7 @@ def _plain(x: Any):
     """NumPy's numbers and arrays as JSON's."""
     if isinstance(x, (np.ndarray, np.generic)):
         return x.tolist()
-    raise TypeError(f"{type(x).__name__} cannot be written to a file: {x!r}")
+    raise TypeError(f"{type(x).__name__} cannot be written to a file: {brief(x)}")
 
 
 def to_json(x: Any, **kwargs) -> str:
@@ -43,8 +46,9 @@ def write_whole(path: Path, body: bytes) -> None:
 
     A link stays a link, to the new file; a pipe or a device is written to.
     """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file, such as {path / 'name'}; nothing was written.")
+    if path.is_dir() or "\0" in str(path):
+        what = "is a folder" if path.is_dir() else "is no name"
+        raise ValueError(f"{shown(str(path), 300)} {what}; give the name of a file, such as u.npz; nothing was written.")
     if path.exists() and not path.is_file():
         with open(path, "wb") as file:
             file.write(body)
@@ -52,7 +56,7 @@ def write_whole(path: Path, body: bytes) -> None:
     path, name = Path(os.path.realpath(path)), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         with os.fdopen(handle, "wb") as file:
             file.write(body)
             file.flush()
@@ -78,6 +82,11 @@ def _sync_names(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def installed_memory() -> float:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else float("inf")
 
 
 def _umask() -> int:
@@ -114,27 +123,45 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
         raise ValueError(f"{path} is a folder; give the .sapm file itself, or a run folder to sapm.resume.")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file written by result.save(…).")
+    if not path.is_file():  # a pipe would be waited for, for ever
+        raise ValueError(f"{path} is not a file on disk; give the path of a file written by result.save(…).")
+    size = path.stat().st_size
+    if size > installed_memory():
+        raise ValueError(f"{path} ({size / 1e9:.3g} GB) is larger than the memory of this machine; is it a file written by sapm?")
     try:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != "sapm":
                 raise ValueError(f"{path} is a safetensors file, but not one written by sapm.")
             number = metadata.get("version", "")
-            if not number.isdigit():
+            if not re.fullmatch("[0-9]{1,9}", number):
                 raise ValueError(f"{path} is damaged: it does not say which version wrote it.")
             if int(number) > FORMAT:
                 raise ValueError(
                     f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade."
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError) as error:
-        size = path.stat().st_size
-        raise ValueError(
-            f"{path} ({size} bytes) is damaged or is not a file written by sapm: {str(error).splitlines()[0]}."
-        ) from None
+    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError, AttributeError, KeyError) as error:
+        said = shown(str(error) or type(error).__name__)
+        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm: {said}.") from None
     if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
-    return arrays, json.loads(metadata["about"])
+    return arrays, read_json(path, metadata.get("about", ""))
+
+
+def read_json(path: Path, text: str | None = None) -> dict:
+    """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
+    try:
+        found = None
+        if text is not None or path.stat().st_size <= LARGEST_JSON:
+            found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged: it is not JSON at line {error.lineno}; use an earlier copy.") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it is not a dictionary that sapm has written; use an earlier copy.")
+    return found
 
 
 VARIABLES = ("NPROC", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that say how JAX computes, beside its own and XLA's
@@ -215,6 +242,15 @@ def every_interrupt():
         sys.unraisablehook = before
 
 
+def inside(folder: Path, path: Path) -> None:
+    """Refuse a path in a folder that a link leads out of it: what is kept in a folder is written nowhere else."""
+    there, real = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    if not real.is_relative_to(there):
+        raise ValueError(
+            f"{path} leads out of {folder}, to {real}; put it there itself, in place of the link; nothing was changed."
+        )
+
+
 class Claim:
     """A folder for one process at a time. The system drops the claim when its owner ends, however it ends."""
 
@@ -223,9 +259,15 @@ class Claim:
         self.new = self.refused = False
 
     def __enter__(self) -> Claim:
+        if "\0" in str(self.path):
+            raise ValueError(f"out={str(self.path)!r} is not the name of a folder; give one that does not exist yet.")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
         self.path.mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, self.path / "checkpoint"):
+            for held in folder.iterdir() if folder.is_dir() else ():
+                if held.is_symlink():
+                    inside(self.path, held)
         self.new = not (self.path / ".lock").exists()
         try:
             self._lock.acquire()
