@@ -1,0 +1,106 @@
+r"""
+Your own operator, activation and points
+========================================
+
+What you can put in, and what not. A residual is any Python function of u and its derivatives up to second order, so
+an operator is one too. An activation is any elementwise JAX function. Layers are dense: convolutions or attention
+have no place here.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import sapm
+from sapm.jet import Activation
+
+quick = {"depth": 3, "width": 8, "max_iter": 3}
+budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "max_iter": 40}
+
+# %%
+# An operator of your own
+# -----------------------
+# :math:`\mathrm{div}(k \nabla u) = k \Delta u + \nabla k \cdot \nabla u` in any number of coordinates: ``u.d("x",
+# "x")`` is a second derivative by name, and the gradient of the coefficient is left to JAX.
+
+
+def div_grad(k, names):
+    """An operator: takes a point and u there, gives a number."""
+
+    def operator(p, u):
+        slopes = jax.grad(k)(p.vector)
+        return sum(k(p.vector) * u.d(name, name) + slopes[i] * u.d(name) for i, name in enumerate(names))
+
+    return operator
+
+
+def conductivity(x):
+    return 1 + 0.8 * jnp.sin(2 * jnp.pi * x[0]) * jnp.cos(jnp.pi * x[1])
+
+
+diffusion = div_grad(conductivity, ("x", "y"))
+
+# %%
+# Used in two residuals
+# ---------------------
+# A linear equation and a nonlinear one. Each is read off its residual anew; nothing had to be registered.
+
+square, walls = sapm.Box(x=(0, 1), y=(0, 1)), [sapm.Dirichlet(lambda p: 0.0)]
+linear = sapm.PDE(square, lambda p, u: diffusion(p, u) + 10.0, walls)
+saturated = sapm.PDE(square, lambda p, u: diffusion(p, u) + 10.0 / (1 + u.value**2), walls)
+
+# %%
+# An activation of your own
+# -------------------------
+# A plain function is enough to train: ``activation=jnp.arctan``. The theorems behind the certificate need constants of it
+# as well, so an ``Activation`` has them: for arctan :math:`|\sigma'| \le 1`, and :math:`\sigma`, :math:`\sigma'` and
+# :math:`\sigma''` have the Lipschitz constants 1, :math:`3\sqrt3/8` and 2.
+
+arctan = Activation(
+    "arctan",
+    pair=lambda x: (jnp.arctan(x), 1 / (1 + x**2)),  # σ and σ'
+    curve=lambda x, s, ds: -2 * x * ds**2,  # σ''
+    lipschitz=1.0,
+    slope=1.0,
+    slope_lipschitz=3 * 3**0.5 / 8,
+    curve_lipschitz=2.0,
+)
+k = sapm.Function(square, lambda p: conductivity(p.vector))
+print(sapm.solve(k, 3, 8, arctan, method="alternating", points=100, seeds=1, max_iter=20).certificate)
+
+# %%
+# Points of your own
+# ------------------
+# An array in place of a number: here a grid that is finer towards the walls. Points that you give stay where they are.
+
+side = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 22)[1:-1])
+grid = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+
+results = {}
+for name, problem in {"linear": linear, "saturated": saturated}.items():
+    results[name] = sapm.solve(problem, activation=arctan, points=grid, seeds=1, **budget)
+    row = results[name].table[0]
+    print(f"{name}: residual {row['test_residual']:.1e} at 1000 other points, where the source is 10")
+
+# %%
+fine = np.linspace(0, 1, 81)
+x, y = np.meshgrid(fine, fine, indexing="ij")
+figure, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True, layout="constrained")
+pictures = {"conductivity k": conductivity((x, y)), **{name: result.best(x=x, y=y) for name, result in results.items()}}
+for ax, (name, values) in zip(axes, pictures.items(), strict=True):
+    figure.colorbar(ax.pcolormesh(x, y, values, shading="gouraud"), ax=ax)
+    ax.set(xlabel="x", title=name)
+axes[0].set_ylabel("y")
+plt.show()
+
+# %%
+# Try next
+# --------
+# * The same ``div_grad`` in time: ``sapm.Box(t=(0, 1)) * square`` and ``u.t - diffusion(p, u)``, with a conductivity that
+#   skips the first entry of ``p.vector``, which is then t.
+# * ``sapm.Dirichlet(lambda p: 0.0, hard=True)``: the walls hold exactly. ``features=sapm.Fourier(16)`` in ``sapm.PDE``:
+#   sines of random directions beside the coordinates, for solutions with much detail.
+# * A third derivative is refused. Name the second one: ``lambda p, u, v: (v.value - u.xx, u.t + v.x)``.
