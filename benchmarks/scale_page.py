@@ -122,7 +122,7 @@ def precision(files: list[dict]) -> str:
 
 WRITERS: dict[str, Callable[[list[dict]], str]] = {
     "samples": lambda files: growth(files, "samples", "n", 1e4, "N"),
-    "depth": lambda files: growth(files, "depth", "depth", 10, "L"),
+    "depth": lambda files: growth(files, "depth", "depth", 20, "L"),
     "seeds": seeds,
     "processes": processes,
     "crossing": crossing,
