@@ -39,7 +39,9 @@ def growth(files: list[dict], part: str, by: str, least: float, label: str) -> s
         if rows:
             body = [[f"{r[by]:,}", duration(r["seconds"]), f"{r['compile_seconds']:.1f} s"] for r in rows]
             found = exponent(rows, by, least)
+            count = rows[-1].get("passes")
             last = "" if found is None else f"\n\nTime grows like {label}^{found:.2f} from {label} = {least:,.0f} on."
+            last += f" XLA counts {count:.0f} arrays of N × M read or written a layer." if count else ""
             out.append(f"**{file['machine']}**, JAX {file['jax']}\n\n" + table([label, "a sweep", "compilation"], body) + last)
     return "\n\n".join(out)
 
@@ -120,7 +122,7 @@ def precision(files: list[dict]) -> str:
 
 WRITERS: dict[str, Callable[[list[dict]], str]] = {
     "samples": lambda files: growth(files, "samples", "n", 1e4, "N"),
-    "depth": lambda files: growth(files, "depth", "depth", 10, "L"),
+    "depth": lambda files: growth(files, "depth", "depth", 20, "L"),
     "seeds": seeds,
     "processes": processes,
     "crossing": crossing,

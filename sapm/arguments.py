@@ -11,33 +11,38 @@ from pathlib import Path
 from typing import Any
 
 from sapm.experiments import find
-from sapm.names import nearest
+from sapm.names import brief, nearest, shown
+
+LINE = 1000  # characters of an answer to a mistake
 
 
-def expected(error: Exception) -> bool:
+def expected(error: BaseException) -> bool:
     """A mistake of the user's, or the machine's limit: a sentence says enough."""
     return isinstance(error, (ValueError, TypeError, OSError, ImportError, MemoryError)) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def sentence(error: BaseException) -> str:
-    """An error in one line."""
+    """An error in one line that a terminal prints as it is."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         what = str(error).splitlines()[0] if str(error) else "MemoryError"
-        return f"the memory is not enough ({what}); give fewer points or seeds, or a smaller network."
+        return f"the memory is not enough ({shown(what)}); give fewer points or seeds, or a smaller network."
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return shown(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror), LINE)
+    return shown(str(error).splitlines()[0], LINE) if str(error).strip() else type(error).__name__
 
 
 @contextmanager
 def stoppable():
-    """SIGTERM and SIGHUP act like Ctrl-C: what runs saves its state and ends.
+    """SIGTERM and SIGHUP act like Ctrl-C: what runs saves its state and ends. `code()` of what this yields is the exit code then:
+    128 and the number of the first signal.
 
     Where Ctrl-C is ignored (in the background of a script), processes started from here would take that over and could not be
     stopped; a function that does nothing is not taken over.
     """
+    came: list[int] = []
 
-    def stop(*_):
+    def stop(number, _):
+        came.append(number)
         raise KeyboardInterrupt
 
     actions: list[tuple[str, Any, Any]] = [("SIGTERM", signal.SIG_DFL, stop), ("SIGHUP", signal.SIG_DFL, stop)]
@@ -49,7 +54,7 @@ def stoppable():
             if number is not None and signal.getsignal(number) == usual:
                 before[number] = signal.signal(number, ours)
     try:
-        yield
+        yield lambda: 128 + (came[0] if came else signal.SIGINT)
     finally:
         for number, action in before.items():
             signal.signal(number, action)
@@ -66,14 +71,17 @@ def plain(x: Any) -> Any:
 
 
 def load_problem(spec: str):
-    """A built-in problem's name, or file.py:name of the user's own. The only place where a user's code is run."""
+    """A built-in problem's name, or file.py:name of the user's own. The only place where a user's code is run.
+
+    The name is one that stands on the command line, never one that a file has.
+    """
     if ":" not in spec and not spec.endswith(".py"):
         experiment = find(spec)
         return experiment.problem(), dict(experiment.settings), spec
-    path, _, name = spec.partition(":")
+    path, _, name = spec.rpartition(":") if ":" in spec else (spec, "", "")
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give file.py:name with the name of a problem in it.")
+        raise FileNotFoundError(f"{shown(path)} does not exist; give file.py:name with the name of a problem in it.")
     if not name:
         raise ValueError(f"{spec} names no problem; give {path}:name, with the name of a problem in that file.")
     from importlib.util import module_from_spec, spec_from_file_location
@@ -117,10 +125,10 @@ def parse_settings(given: list[str] | None) -> dict:
     for item in given or []:
         key, equals, text = item.partition("=")
         if not equals:
-            raise ValueError(f"--set {item!r} has no value; write --set key=value.")
+            raise ValueError(f"--set {brief(item)} has no value; write --set key=value.")
         try:
             value = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             value = text
         if key.startswith("options."):
             settings.setdefault("options", {})[key.removeprefix("options.")] = value
@@ -128,7 +136,7 @@ def parse_settings(given: list[str] | None) -> dict:
             settings[key] = value
         else:
             raise ValueError(
-                f"--set {key} is not a setting; there are {', '.join(FIELDS)} and options.NAME." + nearest(key, FIELDS)
+                f"--set {shown(key)} is not a setting; there are {', '.join(FIELDS)} and options.NAME." + nearest(key, FIELDS)
             )
     return settings
 
@@ -138,7 +146,7 @@ SERIES = "models.json"  # in a folder with a run for each of several models: wha
 
 def begin_series(out: Path, problem: str, models: list[str], settings: dict) -> None:
     """Write down what is to be run, so that `sapm resume` can start what was not begun."""
-    from sapm.store import to_json, unused, write_whole
+    from sapm.store import inside, to_json, unused, write_whole
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; give a folder that does not exist yet.")
@@ -146,29 +154,45 @@ def begin_series(out: Path, problem: str, models: list[str], settings: dict) -> 
     if not all(p.name in models and p.is_dir() and unused(p) for p in held):
         how = f"continue its runs with sapm resume {out} or " if (out / SERIES).exists() else ""
         raise ValueError(f"{out} is not empty; {how}choose another --out; nothing was changed.")
-    path, colon, name = problem.partition(":")
+    for model in models:
+        inside(out, out / model)
+    path, colon, name = problem.rpartition(":")
     problem = f"{Path(path).resolve()}:{name}" if colon else problem
     write_whole(out / SERIES, (to_json({"problem": problem, "models": models, "settings": settings}, indent=2) + "\n").encode())
 
 
 def read_series(path: Path) -> tuple[str, list[str], dict]:
     """(problem, models, settings) of a folder with a run for each of several models."""
+    from sapm.store import inside, read_json
+
+    held = read_json(path / SERIES)
     try:
-        held = json.loads((path / SERIES).read_text())
-        return held["problem"], parse_models(",".join(held["models"])), dict(held["settings"])
+        models, settings = parse_models(",".join(held["models"])), dict(held["settings"])
+        unknown = set(settings) - {*FIELDS, "options", "depth", "width", "seeds"}
+        if unknown or not isinstance(held["problem"], str):
+            raise ValueError(f"{brief(sorted(unknown) or held['problem'])} is no setting")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path / SERIES} is damaged ({sentence(error)}); resume the folders in {path} one by one.") from None
+    for model in models:
+        inside(path, path / model)
+    return held["problem"], models, settings
 
 
 def run_folders(path: Path) -> list[Path]:
     """The folder itself if it is a run, else the runs in it, one per model."""
+    from sapm.store import inside
+
     if not path.is_dir():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run (sapm run … --out FOLDER).")
     if (path / "checkpoint").is_dir():
         return [path]
     found = sorted(p.parent for p in path.glob("*/checkpoint"))
     if not found:
-        raise ValueError(f"{path} is not the folder of a run: it has no checkpoint.")
+        from sapm.store import no_checkpoint
+
+        raise ValueError(no_checkpoint(path))
+    for folder in found:
+        inside(path, folder)
     return found
 
 
@@ -178,7 +202,7 @@ def parse_models(given: str) -> list[str]:
 
     models = [choose("--models", m.strip(), MODELS) for m in given.split(",")]
     if len(set(models)) != len(models):
-        raise ValueError(f"--models {given} names a model twice.")
+        raise ValueError(f"--models {shown(given)} names a model twice.")
     return models
 
 
@@ -187,5 +211,5 @@ def parse_seeds(given: str) -> int | list[int]:
     try:
         numbers = [int(s) for s in given.split(",")]
     except ValueError:
-        raise ValueError(f"--seeds {given} is not a number; give how many (10) or which ones (3,5,8).") from None
+        raise ValueError(f"--seeds {shown(given)} is not a number; give how many (10) or which ones (3,5,8).") from None
     return numbers if "," in given else numbers[0]

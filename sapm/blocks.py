@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import jax
@@ -19,9 +20,18 @@ ARMIJO, GROW, SHRINK, LONGEST, SHORTEST = 1e-4, 1.5, 0.5, 4.0, 1e-6
 
 
 def _run_blocks(obj: Objective, window: Window, l, blocks: tuple[str, ...]) -> Window:
-    for block in blocks:
-        window = BLOCKS[block](obj, window, l)
+    for update in _updates(blocks):
+        window = update(obj, window, l)
     return window
+
+
+def _updates(blocks: tuple[str, ...]) -> list:
+    """One for every block, except that W_l and then b_l come from one pass over the samples."""
+    pairs = list(itertools.pairwise(blocks))
+    if ("W", "b") in pairs:
+        at = pairs.index(("W", "b"))
+        return [*_updates(blocks[:at]), update_W_then_b, *_updates(blocks[at + 2 :])]
+    return [BLOCKS[block] for block in blocks]
 
 
 def update(obj: Objective, work: Work, l: int, *blocks: str) -> Work:
@@ -133,11 +143,19 @@ def solve(obj: Objective, layer: Dense, norms: Norms, l, total: lstsq.Normal, jo
     return Dense(new.W, layer.b - shift_b(moved)), norms
 
 
+def _with_layer(obj: Objective, window: Window, l, layer: Dense, norms: Norms) -> Window:
+    window = replace(window, layer=layer, norms=norms)
+    return _each(window, lambda i, pane: replace(pane, r=_residual(obj, l, layer, i, pane)))
+
+
+def update_W_then_b(obj: Objective, window: Window, l) -> Window:
+    """`update_W` and then `update_b`, from the sums of one pass."""
+    return _with_layer(obj, window, l, *solve(obj, window.layer, window.norms, l, rows(obj, window, l, bias=True)))
+
+
 def update_W(obj: Objective, window: Window, l, joint: bool = False) -> Window:
     """W_l (with `joint`: W_l and b_l together) minimises Σ κ (β_l Ω² ‖W z + b - a‖² + α_l Σ_i ‖W z_i - d_i‖²) + λ_l ‖W‖²."""
-    layer, n = solve_W(obj, window.layer, window.norms, l, rows(obj, window, l, bias=joint), joint)
-    window = replace(window, layer=layer, norms=n)
-    return _each(window, lambda i, pane: replace(pane, r=_residual(obj, l, layer, i, pane)))
+    return _with_layer(obj, window, l, *solve_W(obj, window.layer, window.norms, l, rows(obj, window, l, bias=joint), joint))
 
 
 def update_b(obj: Objective, window: Window, l) -> Window:
@@ -211,7 +229,7 @@ def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:
         rho, w_value, w_tangent = _weights_a(obj, window, i, l)
         scale = jnp.where(rho > 0, 1 / jnp.where(rho > 0, rho, 1.0), 0.0)
 
-        gradient = lifted[1] * ((w_value[..., None] * upper.value) @ above.W) - rho[..., None] * r.value
+        gradient = w_value[..., None] * lifted[1] * (upper.value @ above.W) - rho[..., None] * r.value
         if obj.terms[i].is_pde:
             pull = u.tangents * (upper.tangents @ above.W)
             total = sum(pull[:, i] for i in range(pull.shape[1]))  # not jnp.sum: XLA runs a short reduction 20× slower
@@ -234,10 +252,11 @@ def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:
         def pick(new, old):
             return jax.tree.map(lambda x, y: jnp.where(taken.reshape(-1, *(1,) * (x.ndim - 1)), x, y), new, old)
 
+        taken_value, on_cpu = pick(value, u.value), jax.default_backend() == "cpu"
         return replace(
             pane,
-            u=Jet(pick(value, u.value), u.tangents),
-            lifted=pick(new_lifted, lifted),
+            u=Jet(taken_value, u.tangents),
+            lifted=pick(new_lifted, lifted) if on_cpu else sigma.pair(taken_value),  # elsewhere memory is slower
             r=Jet(pick(new_r, r.value), r.tangents),
             upper=pick(new_upper, upper),
             length=jnp.where(taken, jnp.minimum(pane.length * GROW, LONGEST), jnp.maximum(pane.length * SHRINK, SHORTEST)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -43,6 +42,7 @@ from sapm.cli_base import (
 )
 from sapm.cli_studies import reproduce_in
 from sapm.experiments import EXPERIMENTS
+from sapm.names import shown
 
 
 def _code(result) -> int:
@@ -146,11 +146,16 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
 
     results = {}
     for name, place in places.items():
-        results[name] = make(name, place)
-        if not as_json:
-            show(results[name].summary(), False)
-        if place is not None and first_process():
-            results[name].report(place / "report.html")
+        try:
+            results[name] = make(name, place)
+            if not as_json:
+                show(results[name].summary(), False)
+            if place is not None and first_process():
+                results[name].report(place / "report.html")
+        except (KeyboardInterrupt, OSError) as error:
+            if out is not None and any(out.glob("**/checkpoint/latest.sapm")):
+                error.add_note(f"continue with: sapm resume {out}")
+            raise
         if "interrupted" in results[name].run.status:
             break
     if as_json:
@@ -182,7 +187,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Continue where a run stopped, bit for bit (with as many devices as before; with others, up to rounding)."""
-    from sapm.reproduce import PLAN
+    from sapm.reproduce import PLAN, read_plan
 
     used, several = parse_devices(devices), distributed or processes is not None or devices is not None
     if (path / PLAN).exists() and several:
@@ -191,7 +196,7 @@ def resume(
     if (path / PLAN).exists():
         if max_iter is not None or max_seconds is not None:
             raise ValueError(f"{path} is a reproduction, and its plan says how long; leave --max-iter and --max-seconds out.")
-        reproduce_in(path, json.loads((path / PLAN).read_text()), jobs, quiet, as_json)
+        reproduce_in(path, read_plan(path), jobs, quiet, as_json)
         return
     from sapm.solver import resume as continued
     from sapm.solver import solve
@@ -203,10 +208,15 @@ def resume(
     known = problem or (spec if spec in EXPERIMENTS else None)
     again = None if known is None else load_problem(known)[0]
 
+    begun = {model for model, folder in places.items() if not models or (folder / "checkpoint" / "latest.sapm").exists()}
+    if again is None and len(begun) < len(places):
+        first = next(model for model in places if model not in begun)
+        raise ValueError(f"{path} has not begun {first}, and its problem is code; name it again: --problem {shown(spec, 300)}")
+
     def make(model: str, folder: Path):
-        if not models or (folder / "checkpoint" / "latest.sapm").exists():
+        if model in begun:
             return continued(folder, max_iter, max_seconds, again, progress=not quiet, devices=used)
-        return solve(load_problem(spec)[0], **settings, model=model, out=folder, progress=not quiet, devices=used)
+        return solve(again, **settings, model=model, out=folder, progress=not quiet, devices=used)
 
     _each(places, make, path, as_json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from functools import wraps
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from sapm.arguments import expected, plain, sentence, stoppable
+from sapm.names import shown
 
 app = typer.Typer(
     name="sapm",
@@ -21,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-BAD, DIVERGED, BROKEN, INTERRUPTED = 2, 3, 4, 130
+UNFORESEEN, BAD, DIVERGED, BROKEN, INTERRUPTED = 1, 2, 3, 4, 130
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs made at a time, each in its own process.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
@@ -71,8 +73,8 @@ def take_place(distributed: bool, address: str | None, process: int | None, proc
 def parse_devices(given: str | None) -> int | str | None:
     if given is None or given == "auto":
         return given
-    if not given.isdigit():
-        raise ValueError(f"--devices {given} is not known; give auto or a number.")
+    if not re.fullmatch("[0-9]{1,9}", given):
+        raise ValueError(f"--devices {shown(given)} is not known; give auto or a number.")
     return int(given)
 
 
@@ -90,27 +92,43 @@ def console(stderr: bool = False):
 
 
 def guarded(command):
-    """A user's mistake, a full disk, a missing file: one line and exit code 2; Ctrl-C: 130."""
+    """A user's mistake, a full disk, a missing file: one line and exit code 2; Ctrl-C 130, SIGTERM 143; anything unforeseen 1."""
 
     @wraps(command)
     def wrapped(*args, **kwargs):
+        for stream in (sys.stdout, sys.stderr):  # a name that the terminal has no letters for is no reason to fail
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        code = lambda: INTERRUPTED  # noqa: E731
         try:
-            with stoppable():
+            with stoppable() as code:
                 command(*args, **kwargs)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            print("sapm: interrupted; what was done is kept.", file=sys.stderr)
-            raise _left(INTERRUPTED) from None
+        except typer.Exit as end:
+            raise typer.Exit(code() if end.exit_code == INTERRUPTED else end.exit_code) from None
+        except KeyboardInterrupt as error:
+            print(f"sapm: interrupted; {hint(error) or 'what was saved is kept.'}", file=sys.stderr)
+            raise _left(code()) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
-            if os.environ.get("SAPM_TRACEBACK") or not expected(error):
+            if os.environ.get("SAPM_TRACEBACK"):
                 raise
-            print(f"sapm: {sentence(error)}", file=sys.stderr)
-            raise _left(BAD) from None
+            if expected(error):
+                more = f"; {hint(error)}" if hint(error) else ""
+                print(f"sapm: {sentence(error)}{more}", file=sys.stderr)
+                raise _left(BAD) from None
+            where = "a mistake in the problem's code or in sapm; SAPM_TRACEBACK=1 shows where."
+            print(f"sapm: {type(error).__name__}: {sentence(error)}: {where}", file=sys.stderr)
+            raise _left(UNFORESEEN) from None
 
     return wrapped
+
+
+def hint(error: BaseException) -> str:
+    """What was added to an error on its way: how to go on."""
+    return "; ".join(getattr(error, "__notes__", ()))
 
 
 def _left(code: int) -> typer.Exit:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sapm.names import nearest
+from sapm.names import brief, nearest, number
 from sapm.pointwise import evaluate, function_of_point, place, table
 from sapm.shapes import Domain, stem
 
@@ -31,8 +31,8 @@ class Condition:
 
     def __post_init__(self):
         function_of_point(f"the datum of {type(self).__name__}", self.g)
-        if isinstance(self.weight, (str, bool)) or not np.isscalar(self.weight) or not 0 < self.weight < np.inf:  # type: ignore[operator]
-            raise ValueError(f"weight={self.weight!r} of {type(self).__name__} must be a positive, finite number.")
+        if not 0 < number(self.weight) < np.inf:
+            raise ValueError(f"weight={brief(self.weight)} of {type(self).__name__} must be a positive, finite number.")
         if self.hard and not isinstance(self, (Initial, Dirichlet)):
             raise ValueError(f"hard=True is for Initial and Dirichlet conditions, not for {type(self).__name__}; leave it out.")
 
@@ -45,7 +45,8 @@ class Condition:
             return tuple(range(len(fields)))
         if self.of not in fields:
             raise ValueError(
-                f"{type(self).__name__} has of={self.of!r}; the residual asks for {', '.join(fields)}." + nearest(self.of, fields)
+                f"{type(self).__name__} has of={brief(self.of)}; the residual asks for {', '.join(fields)}."
+                + nearest(self.of, fields)
             )
         return (fields.index(self.of),)
 
@@ -136,15 +137,17 @@ class OnFaces(Condition):
         super().__post_init__()
         if isinstance(self.faces, str):
             object.__setattr__(self, "faces", (self.faces,))
+        name = type(self).__name__
+        if self.faces is not None and not (isinstance(self.faces, (list, tuple)) and all(isinstance(f, str) for f in self.faces)):
+            raise TypeError(f'{name} got faces={brief(self.faces)}; wanted a list of names, such as faces=["x-"].')
         if self.faces is not None and not list(self.faces):
-            name = type(self).__name__
             raise ValueError(f'{name} got faces=[]; name at least one, such as faces=["x-"], or leave it out for all.')
 
     def faces_in(self, domain: Domain) -> tuple[str, ...]:
         for face in self.faces or ():
             if face not in domain.faces:
                 raise ValueError(
-                    f"{face!r} is not a face; this domain has {', '.join(domain.faces)}." + nearest(face, domain.faces)
+                    f"{brief(face)} is not a face; this domain has {', '.join(domain.faces)}." + nearest(face, domain.faces)
                 )
         return tuple(self.faces or _beside_time(domain))
 
@@ -186,8 +189,8 @@ class Robin(OnFaces):
             object.__setattr__(self, name, value)
         self.__post_init__()
         for name, value in {"a": a, "b": b}.items():
-            if not callable(value) and (isinstance(value, (str, bool)) or not np.isscalar(value) or not np.isfinite(value)):  # type: ignore[arg-type]
-                raise ValueError(f"{name}={value!r} of Robin must be a finite number, or a function of one point.")
+            if not callable(value) and not np.isfinite(number(value)):
+                raise ValueError(f"{name}={brief(value)} of Robin must be a finite number, or a function of one point.")
 
     def _at(self, domain: Domain, name: str, x: np.ndarray) -> np.ndarray:
         given = getattr(self, name)
@@ -245,16 +248,18 @@ class Periodic:
 
     def __init__(self, *coordinates: str):
         if not coordinates or not all(isinstance(name, str) for name in coordinates):
-            raise TypeError(f'Periodic got {coordinates!r}; wanted names of coordinates, such as Periodic("x").')
+            raise TypeError(f'Periodic got {brief(coordinates)}; wanted names of coordinates, such as Periodic("x").')
         object.__setattr__(self, "coordinates", coordinates)
 
     def indices(self, domain: Domain) -> tuple[int, ...]:
         for name in self.coordinates:
             if name not in domain.names:
                 raise ValueError(
-                    f"Periodic({name!r}) is not about a coordinate; there are {', '.join(domain.names)}."
+                    f"Periodic({brief(name)}) is not about a coordinate; there are {', '.join(domain.names)}."
                     + nearest(name, domain.names)
                 )
             if not {name + "-", name + "+"} <= set(domain.faces):
-                raise ValueError(f"Periodic({name!r}) needs a coordinate with two ends, {name}- and {name}+; use a Box for it.")
+                raise ValueError(
+                    f"Periodic({brief(name)}) needs a coordinate with two ends, {name}- and {name}+; use a Box for it."
+                )
         return tuple(domain.names.index(name) for name in self.coordinates)

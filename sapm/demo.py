@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from sapm.experiments import EXPERIMENTS
-from sapm.report import ACCENT, INK, SECOND, STYLE, _figure, _positive, image
+from sapm.report import ACCENT, INK, POLICY, SECOND, STYLE, _figure, _positive, image
 from sapm.result import Result
 from sapm.solver import solve
 
@@ -142,7 +142,7 @@ def page_of(results: dict[str, Result]) -> str:
     rows = {row["model"]: row for row in rows_of(results)}
     pm, sapm = rows["pm"], rows["sapm"]
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>sapm demo</title><style>{STYLE} .figures {{ grid-template-columns: 1fr; margin-top: 1.2rem; }}</style></head><body>
 <h1>Can you trust a small loss?</h1>
 <p>A deep network is trained to solve a transport equation whose solution is known. Plain training (LS) pushes an error back

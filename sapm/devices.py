@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,6 +24,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sapm.methods.method import Method
+from sapm.names import brief
 from sapm.term import Term
 
 SEED_AXIS, SAMPLE_AXIS = "seeds", "samples"
@@ -51,7 +52,7 @@ def mesh_of(devices, seeds: int) -> Mesh | None:
     elif isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
         count = int(devices)
     else:
-        raise TypeError(f"devices={devices!r} is not known; give 'auto', a number of devices or a jax.sharding.Mesh.")
+        raise TypeError(f"devices={brief(devices)} is not known; give 'auto', a number of devices or a jax.sharding.Mesh.")
     if not 1 <= count <= len(there):
         hint = "; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=… makes more" if there[0].platform == "cpu" else ""
         raise ValueError(f"devices={count}, and JAX sees {len(there)} ({there[0].device_kind}); give 1 to {len(there)}{hint}.")
@@ -202,6 +203,13 @@ def first_process() -> bool:
     return jax.process_index() == 0
 
 
+def _heard(usual: Any, number: int, frame: Any) -> None:
+    """Whoever would have been told of a signal is told, and what that raises is dropped."""
+    if callable(usual):
+        with suppress(KeyboardInterrupt):
+            usual(number, frame)
+
+
 @contextmanager
 def held_back():
     """With several processes, Ctrl-C and SIGTERM only raise a flag: `stop()` says whether. One that ended at once would leave
@@ -211,7 +219,8 @@ def held_back():
     if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if (number := getattr(signal, name, None)) is not None:
-                before[number] = signal.signal(number, lambda *_: stop.set())
+                before[number] = signal.getsignal(number)
+                signal.signal(number, lambda n, frame, usual=before[number]: (stop.set(), _heard(usual, n, frame)))
     try:
         yield stop.is_set
     finally:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from numpy.lib import format as npy
 
-from sapm.pointwise import table
+from sapm.pointwise import sized, table
 
 NUMBERS = 2**21  # read at a time where the whole of an array is looked at
 
@@ -66,12 +66,15 @@ def rows_of(name: str, given, columns: int | None = None) -> np.ndarray | OnDisk
     found = given if checked else OnDisk(given)
     if columns is not None and found.shape[1] != columns:
         raise ValueError(f"{name} has {found.shape[1]} columns; {columns} are wanted.")
+    largest = np.ones(1)
     for first, part in () if checked else parts(found):
+        largest = np.abs(part).max(0) if first == 0 else np.maximum(largest, np.abs(part).max(0))
         if not np.isfinite(part).all():
             i, j = np.argwhere(~np.isfinite(part))[0]
             raise ValueError(
                 f"{name} has {part[i, j]} in row {first + i}, column {j}; all entries must be finite: remove or fill such rows."
             )
+    sized(name, largest)
     return found
 
 

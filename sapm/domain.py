@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import gammaln, ndtri
 
-from sapm.names import nearest
+from sapm.names import LEAST, MOST, brief, nearest, number
 from sapm.shapes import Combination, Product, Shape, halton
 
 
@@ -34,7 +34,9 @@ class Coordinates:
         return self.vector[self._names.index(name)]
 
 
+DIMENSIONS = 10**4  # of a ball, at most: its points are made from as many random numbers each
 RESERVED = ("value", "vector", "d")
+RESOLVED = 1e-10  # the ends of a box are this fraction of their size apart, at least: points between them have digits left
 
 
 def _check_name(name: Any) -> None:
@@ -45,7 +47,7 @@ def _check_name(name: Any) -> None:
         or name in RESERVED
     ):
         raise ValueError(
-            f"{name!r} cannot name a coordinate; use a plain word such as t, x, y, and not {', '.join(map(repr, RESERVED))}."
+            f"{brief(name)} cannot name a coordinate; use a plain word such as t, x, y, and not {', '.join(map(repr, RESERVED))}."
         )
 
 
@@ -65,11 +67,19 @@ class Box(Shape):
             _check_name(name)
             wanted = f"wanted {name}=(lower, upper) with two finite numbers, lower < upper."
             try:
+                if isinstance(ends, (str, bytes, Set, Mapping)):
+                    raise TypeError
                 lower, upper = (float(e) for e in ends)
-            except (TypeError, ValueError):
-                raise TypeError(f"Box got {name}={ends!r}; {wanted}") from None
+            except (TypeError, ValueError, OverflowError):
+                raise TypeError(f"Box got {name}={brief(ends)}; {wanted}") from None
             if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
                 raise ValueError(f"Box got {name}=({lower:g}, {upper:g}); {wanted}")
+            largest = max(abs(lower), abs(upper))
+            if largest > MOST or upper - lower < max(LEAST, RESOLVED * largest):
+                raise ValueError(
+                    f"Box got {name}=({lower!r}, {upper!r}); its ends must be at most {MOST:g} in size, and at least {LEAST:g} "
+                    f"and {RESOLVED:g} of that apart; state the problem in other units, or shift the coordinate."
+                )
             checked[name] = (lower, upper)
         object.__setattr__(self, "bounds", checked)
 
@@ -183,16 +193,23 @@ class Ball(Shape):
 
     def __post_init__(self):
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, (int, np.integer)) or self.dimension < 1:
-            raise ValueError(f"Ball got dimension {self.dimension!r}; wanted a whole number, at least 1, such as Ball(10).")
-        if isinstance(self.radius, (str, bool)) or not np.isscalar(self.radius) or not 0 < self.radius < np.inf:  # type: ignore[operator]
-            raise ValueError(f"Ball got radius {self.radius!r}; wanted a positive, finite number.")
-        center = np.zeros(self.dimension) if self.center is None else np.asarray(self.center, float)
-        if center.shape != (self.dimension,) or not np.all(np.isfinite(center)):
-            raise ValueError(f"Ball got center {self.center!r}; wanted {self.dimension} finite numbers.")
+            raise ValueError(f"Ball got dimension {brief(self.dimension)}; wanted a whole number, at least 1, such as Ball(10).")
+        if not LEAST <= number(self.radius) <= MOST:
+            raise ValueError(f"Ball got radius {brief(self.radius)}; wanted a positive, finite number ({LEAST:g} to {MOST:g}).")
+        if self.dimension > DIMENSIONS:
+            raise ValueError(f"Ball got dimension {brief(self.dimension)}; wanted at most {DIMENSIONS}.")
+        try:
+            center = np.zeros(self.dimension) if self.center is None else np.asarray(self.center, float)
+        except (TypeError, ValueError, OverflowError):
+            center = np.full(1, np.nan)
+        if center.shape != (self.dimension,) or not np.all(np.abs(center) <= min(MOST, float(self.radius) / RESOLVED)):
+            raise ValueError(
+                f"Ball got center {brief(self.center)}; wanted {self.dimension} numbers, at most {1 / RESOLVED:g} radii."
+            )
         object.__setattr__(self, "center", tuple(center.tolist()))
         names = self.names if isinstance(self.names, (tuple, list)) else ()
         if self.names and (len(names) != self.dimension or len(set(map(str, names))) != self.dimension):
-            raise ValueError(f"Ball got names {self.names!r}; wanted a tuple of {self.dimension} different words.")
+            raise ValueError(f"Ball got names {brief(self.names)}; wanted a tuple of {self.dimension} different words.")
         for name in names:
             _check_name(name)
         object.__setattr__(self, "names", tuple(names) or self._usual)

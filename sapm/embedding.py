@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sapm.jet import Jet, lift, sin
+from sapm.names import brief, number
 from sapm.network import Dense
 
 
@@ -65,9 +66,9 @@ class Fourier:
 
     def __post_init__(self):
         if isinstance(self.count, bool) or not isinstance(self.count, (int, np.integer)) or self.count < 1:
-            raise ValueError(f"Fourier got count={self.count!r}; wanted a whole number, at least 1, such as Fourier(16).")
-        if isinstance(self.scale, (str, bool)) or not np.isscalar(self.scale) or not 0 < self.scale < np.inf:  # type: ignore[operator]
-            raise ValueError(f"Fourier got scale={self.scale!r}; wanted a positive, finite number.")
+            raise ValueError(f"Fourier got count={brief(self.count)}; wanted a whole number, at least 1, such as Fourier(16).")
+        if not 0 < number(self.scale) < np.inf:
+            raise ValueError(f"Fourier got scale={brief(self.scale)}; wanted a positive, finite number.")
 
 
 def embedding_for(

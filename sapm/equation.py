@@ -23,7 +23,7 @@ import numpy as np
 
 from sapm.domain import Coordinates
 from sapm.jet import float64
-from sapm.names import nearest
+from sapm.names import MOST, brief, nearest
 from sapm.pointwise import NEEDS_NUMBERS, numbers_of, place
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
@@ -48,10 +48,20 @@ class Unknown:
         for name in coordinates:
             if name not in self._names:
                 raise ValueError(
-                    f'{self._called}.d("{name}") asks for a derivative along {name!r}; this domain has {", ".join(self._names)}.'
-                    + nearest(name, self._names)
+                    f"{self._called}.d({name!r}) asks for a derivative along {brief(name)}; "
+                    f"this domain has {', '.join(self._names)}." + nearest(name, self._names)
                 )
         return self._give(tuple(sorted(coordinates, key=self._names.index)))
+
+    def __repr__(self) -> str:
+        return f"{self._called} itself"
+
+    def _not_a_number(self, *_):
+        u = self._called
+        raise TypeError(f"{u} stands for a function; write {u}.value for its value, and {u}.{self._names[0]} for a derivative.")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _not_a_number
+    __neg__ = __abs__ = __float__ = __call__ = __iter__ = __getitem__ = __array__ = __jax_array__ = _not_a_number
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -83,6 +93,11 @@ def unknowns(residual: Callable) -> tuple[str, ...]:
     except (TypeError, ValueError):
         return ("u",)
     names = [a.name for a in given if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) and a.default is a.empty]
+    named = [a.name for a in given if a.kind is a.KEYWORD_ONLY and a.default is a.empty]
+    if named:
+        raise TypeError(
+            f"residual wants {named[0]} by its name; it is called with the point and what is to be found: lambda p, u: …"
+        )
     if len(names) < 2:
         raise TypeError(
             f"residual takes {len(names)} arguments; it must take the point and what is to be found: lambda p, u: …, "
@@ -200,7 +215,7 @@ class Equation:
         ]
         for name in _unused(found, x):
             raise ValueError(
-                f"parameters has {name!r}, and the residual does not depend on it; use it as p.{name}, or leave it out."
+                f"parameters has {brief(name)}, and the residual does not depend on it; use it as p.{name}, or leave it out."
             )
         if any(several):
             found.nonlinear = next(filter(None, several))
@@ -258,10 +273,11 @@ class Equation:
                 c[:, place_in[0]] += column
             else:
                 c0 += column
-        bad = ~(np.isfinite(partial).all(1) & np.isfinite(f))
+        bad = ~((np.abs(partial) <= MOST).all(1) & (np.abs(f) <= MOST))
         if bad.any():
             raise ValueError(
-                f"the residual is not finite at {place(self.names, x[bad.argmax()])}; its coefficients must be numbers."
+                f"the residual is not finite at {place(self.names, x[bad.argmax()])}, or larger than {MOST:g}; its coefficients "
+                "must be numbers: state the problem in other units."
             )
         v = np.random.default_rng(1).normal(size=zero.shape)
         parts = np.concatenate([partial * v, -f[:, None]], axis=1)

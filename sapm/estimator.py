@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sapm.plan import plan
+from sapm.pointwise import table
 from sapm.regression import Regression
 from sapm.samples import pad
 from sapm.solver import execute
@@ -74,7 +75,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
 
     def fit(self, X, y):
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
-        X, Y = np.asarray(X), np.asarray(y, np.float64).reshape(len(X), -1)
+        X, Y = table("X", X), table("y", np.asarray(y, np.float64).reshape(len(X), -1))
         networks = None
         if self.warm_start and hasattr(self, "result_"):
             networks = self._previous(X.shape[1], Y.shape[1])
@@ -129,7 +130,13 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X):
         check_is_fitted(self, "result_")
         X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
-        Y = self.result_.best((X - self.x_mean_) / self.x_scale_).reshape(len(X), -1) * self.y_scale_ + self.y_mean_
+        with np.errstate(over="ignore"):
+            Y = self.result_.best((X - self.x_mean_) / self.x_scale_).reshape(len(X), -1) * self.y_scale_ + self.y_mean_
+        bad = ~np.isfinite(Y).all(1)
+        if bad.any():
+            raise ValueError(
+                f"the network is not finite at row {bad.argmax()} of X, which is far out of the range it was fitted on."
+            )
         return Y[:, 0] if self._y_ndim == 1 else Y
 
     def __sklearn_tags__(self):

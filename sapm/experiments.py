@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from sapm import textbook
-from sapm.names import nearest
+from sapm.names import brief, nearest
 
 
 def _sin_square():
@@ -157,7 +157,7 @@ def find(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         known = ", ".join(EXPERIMENTS)
         raise ValueError(
-            f"{name!r} is not a built-in problem; there are {known}, or give file.py:problem." + nearest(name, EXPERIMENTS)
+            f"{brief(name)} is not a built-in problem; there are {known}, or give file.py:problem." + nearest(name, EXPERIMENTS)
         )
     return EXPERIMENTS[name]
 

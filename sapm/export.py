@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from sapm import store
-from sapm.names import nearest
+from sapm.names import brief, nearest, shown
 
 FORMATS = {".onnx": "ONNX", ".pt": "torch weights", ".npz": "NumPy", ".mat": "MATLAB"}
 ONNX_NAME = {"relu": "Relu", "sin": "Sin", "tanh": "Tanh", "sigmoid": "Sigmoid", "softplus": "Softplus"}
@@ -138,12 +140,27 @@ def _to_pt(u: Any, path: Path) -> None:
     store.write_whole(path, body.getvalue())
 
 
-def _read_csv(path: Path) -> list[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not blank."""
+LINE = 2**26  # characters of a line of a CSV file, at most
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Its lines, none of them longer than a line may be: a file without any would be read whole."""
+    number = 0
+    while line := file.readline(LINE):
+        number += 1
+        if len(line) == LINE and not line.endswith("\n"):
+            raise ValueError(f"{path}, line {number} is longer than {LINE} characters; is it a CSV file?")
+        yield line
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of every line that is not blank, one after the other."""
     with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
+        reader = csv.reader(_lines(file, path))
         try:
-            return [(reader.line_num, row) for row in reader if row]
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
         except csv.Error as error:
             raise ValueError(
                 f"{path}, line {reader.line_num} cannot be read as CSV: {error}; write numbers with commas."
@@ -152,31 +169,54 @@ def _read_csv(path: Path) -> list[tuple[int, list[str]]]:
             raise ValueError(f"{path} is not a text file in UTF-8; save it as CSV in UTF-8.") from None
 
 
+def _number(text: str) -> float:
+    """As tables have numbers: Python's own would also take 1_000, and the digits of all scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return float(text)
+
+
+def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
+    """(line numbers, points): the columns with these names. Only they are kept, however many there are."""
+    rows = _read_csv(path)
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(f"{path} is empty; its first line must name the columns {', '.join(names)}.")
+    head = [name.strip() for name in first[1]]
+    for name in names:
+        if name not in head:
+            raise ValueError(f"{path} has no column {brief(name)}; it has {shown(', '.join(head[:20]))}." + nearest(name, head))
+        if head.count(name) > 1:
+            raise ValueError(f"{path} has {head.count(name)} columns called {brief(name)}; name each of them once.")
+    where, lines, found = [head.index(name) for name in names], [], array("d")
+    for line, row in rows:
+        if any(cell.strip() for cell in row[len(head) :]):
+            raise ValueError(f"{path}, line {line} has {len(row)} cells, and the first line names {len(head)} columns.")
+        for name, k in zip(names, where, strict=True):
+            text = row[k].strip() if k < len(row) else ""
+            try:
+                found.append(_number(text))
+            except ValueError:
+                raise ValueError(f"{path}, line {line}, column {brief(name)}: {brief(text)} is not a number.") from None
+            if not np.isfinite(found[-1]):
+                raise ValueError(f"{path}, line {line}, column {brief(name)}: {brief(text)} is not finite.")
+        lines.append(line)
+    if not lines:
+        raise ValueError(f"{path} names its columns and has no points; add a line with the numbers of every point.")
+    return lines, np.frombuffer(found).reshape(len(lines), len(names))
+
+
 def evaluate_csv(result: Any, path: Path) -> tuple[list[str], np.ndarray]:
     """(column names, rows): the coordinates in the file and the best network's outputs there."""
     u = result.best
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a CSV file with the columns {', '.join(u.names)}.")
-    rows = _read_csv(path)
-    if not rows:
-        raise ValueError(f"{path} is empty; its first line must name the columns {', '.join(u.names)}.")
-    head = [name.strip() for name in rows[0][1]]
-    for name in u.names:
-        if name not in head:
-            raise ValueError(f"{path} has no column {name!r}; it has {', '.join(head[:20])}." + nearest(name, head))
-    if len(rows) == 1:
-        raise ValueError(f"{path} names its columns and has no points; add a line with the numbers of every point.")
-    where = [head.index(name) for name in u.names]
-    x = np.empty((len(rows) - 1, len(where)))
-    for i, (line, row) in enumerate(rows[1:]):
-        for j, k in enumerate(where):
-            text = row[k].strip() if k < len(row) else ""
-            try:
-                x[i, j] = float(text)
-            except ValueError:
-                raise ValueError(f"{path}, line {line}, column {u.names[j]!r}: {text!r} is not a number.") from None
-            if not np.isfinite(x[i, j]):
-                raise ValueError(f"{path}, line {line}, column {u.names[j]!r}: {text} is not finite.")
+    lines, x = _points(path, u.names)
     values = u(x).reshape(len(x), -1)
+    bad = ~np.isfinite(values).all(1)
+    if bad.any():
+        raise ValueError(
+            f"{path}, line {lines[bad.argmax()]}: the network is not finite there; the point is far out of its range."
+        )
     outputs = ["u"] if values.shape[1] == 1 else list(u.fields) or [f"u{k}" for k in range(1, values.shape[1] + 1)]
     return [*u.names, *outputs], np.concatenate([x, values], axis=1)

@@ -20,6 +20,7 @@ import numpy as np
 from sapm.export import fill
 from sapm.jet import ACTIVATIONS, Activation, float64
 from sapm.jet import activation as find_activation
+from sapm.names import brief
 from sapm.solution import Solution, forward
 
 Weights = list[tuple[Any, Any]]  # (W, b) of every layer, NumPy in float64, W is (out, in)
@@ -120,7 +121,7 @@ def _named(sigma: Activation) -> Activation:
 def _agreed(given, own: Activation) -> Activation:
     """The network's own activation; one given as well must be the same."""
     if given is not None and not _alike(find_activation(given), own):
-        raise ValueError(f"activation={given!r} is not what the network has, {own.name!r}; leave activation= out.")
+        raise ValueError(f"activation={brief(given)} is not what the network has, {own.name!r}; leave activation= out.")
     return own
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sapm import store
 from sapm.experiments import EXPERIMENTS, paper
 from sapm.objective import ROUNDING
-from sapm.report import ACCENT, FAINT, INK, SECOND, STYLE, _positive, image
+from sapm.report import ACCENT, FAINT, INK, POLICY, SECOND, STYLE, _positive, image
 from sapm.reproduce import VERDICTS, paper_row, verdict
 
 ALL_SEEDS = {"function_1d": ((10, 10), (6, 50)), "function_10d": ((6, 10), (8, 10), (10, 10))}
@@ -316,7 +316,7 @@ def _page(found: Sequence[dict], shown: dict[str, str], first: Sequence[str]) ->
         blocks += f'<p class="soft">{html.escape(t["note"])}</p>'
     words = "".join(f'<p class="soft">{html.escape(text)}</p>' for text in first)
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Reproduction</title><style>{STYLE}</style></head><body>
 <h1>The paper's experiments, ours beside the paper's</h1>{words}
 {blocks}

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sapm.names import nearest
+from sapm.names import brief, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,12 +162,12 @@ def activation(given: str | Activation | Callable[[Array], Array]) -> Activation
     if isinstance(given, str):
         if given not in ACTIVATIONS:
             raise ValueError(
-                f"activation={given!r} is not known; use one of {', '.join(ACTIVATIONS)}, or give an elementwise JAX function."
+                f"activation={brief(given)} is not known; use one of {', '.join(ACTIVATIONS)}, or give a JAX function."
                 + nearest(given, ACTIVATIONS)
             )
         return ACTIVATIONS[given]
     if not callable(given):
-        raise ValueError(f"activation={given!r} is neither a name nor a function; use one of {', '.join(ACTIVATIONS)}.")
+        raise ValueError(f"activation={brief(given)} is neither a name nor a function; use one of {', '.join(ACTIVATIONS)}.")
 
     def derivative(f):
         return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))

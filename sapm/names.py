@@ -1,12 +1,39 @@
-"""The nearest right name for a misspelt one."""
+"""What users give, in a sentence: the nearest right name for a misspelt one, a number as one, a text cut short."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
+
+LONGEST = 100  # characters of a user's text that a sentence repeats
+LEAST, MOST = 1e-50, 1e50  # the size of data and domains: their squares, and the squares of these, are still numbers
 
 
 def nearest(word, choices: Iterable[str]) -> str:
     """ " Did you mean …?", or nothing."""
-    close = get_close_matches(str(word), [str(c) for c in choices], 1, 0.5)
+    close = get_close_matches(str(word)[:LONGEST], [str(c) for c in choices if len(str(c)) <= LONGEST][:1000], 1, 0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def number(value) -> float:
+    """A real number as a float (±inf where it is too large for one); NaN for everything else, also for True and False."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def brief(value) -> str:
+    """Its repr in one line, cut short; where in memory it is says nothing."""
+    return shown(" ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).split()))
+
+
+def shown(text: str, longest: int = LONGEST) -> str:
+    """A text for a sentence: characters that a terminal would obey or not show are spelt out, and a long one is cut short."""
+    text = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -20,8 +20,9 @@ from sapm.methods.build import (
     resolve,
     resolve_options,
 )
+from sapm.names import brief
 from sapm.problem import PDE, PROBLEMS
-from sapm.regression import whole
+from sapm.regression import Regression, whole
 from sapm.resample import EVERY
 
 
@@ -55,11 +56,12 @@ def plan(
     `in_memory`: the caller has all samples in memory and wants them used from there.
     """
     if not isinstance(problem, PROBLEMS):
-        raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
+        raise TypeError(f"problem={brief(problem)} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     kind = "pde" if isinstance(problem, PDE) else "regression"
     sharp = not isinstance(problem, PDE) or problem.equation.nonlinear  # what may have a shock is beyond a few sines
     sigma = find_activation(("tanh" if sharp else "sin") if activation is None else activation)
-    depth = whole("depth", depth, 2, ": layer 1 to the output layer, so that at least one is hidden")
+    depth = whole("depth", depth, 2, ": layer 1 to the output layer, so that at least one is hidden", checks.DEEPEST)
+    checks.elementwise(sigma)
     check_names(init, start, sigma)
     resolve(model, method)
     check_options(options)
@@ -69,6 +71,9 @@ def plan(
     if isinstance(problem, PDE):
         checks.memory(problem, tangents // problem.equation.channels, widths)
     seeds = checks.seeds(seeds)
+    if not isinstance(problem, Regression):
+        more = checks.counted("test_points", test_points, 0) + (boundary_points if isinstance(problem, PDE) else 0)
+        checks.room(rows + more, widths, len(seeds))
     many, choice = checks.chunk(problem, widths, len(seeds), model, method, options, in_memory or from_network)
     if many is not None:
         auto, method = method == "auto", "alternating"
@@ -118,13 +123,12 @@ def plan(
 
 def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tuple[int, int, list[int]]:
     """Samples times outputs, tangents and layer widths, as far as they are known before the samples are drawn."""
-    count = lambda given: int(given) if isinstance(given, (int, np.integer)) else len(given)  # noqa: E731
-    interior = len(problem.X) if hasattr(problem, "X") else count(points)
+    interior = len(problem.X) if hasattr(problem, "X") else checks.counted("points", points)
     hidden = checks.width(width, depth)
     inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
     rows, channels = interior * problem.outputs, 0
     if isinstance(problem, PDE):
-        rows = interior * problem.equation.rows + count(boundary_points) * len(problem.fields)
+        rows = interior * problem.equation.rows + whole("boundary_points", boundary_points, 0) * len(problem.fields)
         channels = problem.equation.channels * problem.equation.rows
         inputs = inputs if problem.embedding is None else problem.embedding.width
     inner = [hidden] * (depth - 1) if isinstance(hidden, int) else hidden

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 
 from sapm.domain import Coordinates
 from sapm.jet import float64
+from sapm.names import LEAST, MOST, brief
 
 NEEDS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
@@ -19,9 +21,19 @@ NEEDS_NUMBERS = (
 )  # what a function that uses `if` or plain NumPy raises when it is traced
 
 
-def function_of_point(what: str, given) -> Callable:
+def function_of_point(what: str, given, alone: bool = True) -> Callable:
+    """A function that can be called with a point; `alone`: with nothing else."""
     if not callable(given):
-        raise TypeError(f"{what} is {given!r}; give a function of one point, such as lambda p: jnp.sin(p.x).")
+        raise TypeError(f"{what} is {brief(given)}; give a function of one point, such as lambda p: jnp.sin(p.x).")
+    try:
+        found = signature(given) if alone else None
+    except (TypeError, ValueError):  # some built-in functions have none
+        found = None
+    try:
+        if found is not None:
+            found.bind(None)
+    except TypeError:
+        raise TypeError(f"{what} takes {found}; it must take one argument, the point: lambda p: …") from None
     return given
 
 
@@ -32,8 +44,8 @@ def numbers_of(value, what: str, several: bool = False):
         raise TypeError(f"{what} returned None; it must return {wanted} for one point (is a `return` missing?).")
     try:
         value = jnp.asarray(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{what} returned {value!r}; it must return {wanted} for one point.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{what} returned {brief(value)}; it must return {wanted} for one point.") from None
     if jnp.iscomplexobj(value):
         raise TypeError(f"{what} returned complex numbers; they must be real: take real and imaginary parts apart.")
     if value.size == 0 or (value.ndim > 1 if several else value.size != 1):
@@ -54,9 +66,11 @@ def evaluate(
             values = np.asarray(jax.vmap(one)(jnp.asarray(x)))
         except NEEDS_NUMBERS:
             values = np.stack([np.asarray(one(row)) for row in x])
-    bad = ~np.isfinite(values).all(1)
+    bad = ~(np.abs(values) <= MOST).all(1)
     if finite and bad.any():
-        raise ValueError(f"{what} is not finite at {place(names, x[bad.argmax()])}: got {values[bad.argmax()].tolist()}.")
+        is_what = "too large" if np.isfinite(values[bad.argmax()]).all() else "not finite"
+        got = f"{brief(values[bad.argmax()].tolist())}; it must be at most {MOST:g} in size"
+        raise ValueError(f"{what} is {is_what} at {place(names, x[bad.argmax()])}: got {got}.")
     return values
 
 
@@ -64,11 +78,13 @@ def table(name: str, given, columns: int | None = None) -> np.ndarray:
     """A finite array (n, columns) of float64; a vector is one column."""
     try:
         x = np.asarray(given)
+        if x.dtype.kind == "O" and not all(np.isrealobj(v) and not isinstance(v, (str, bytes)) for v in x.flat):
+            raise TypeError
         x = x.astype(float) if x.dtype.kind in "biufO" else x
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         x = np.asarray("not numbers")
     if x.dtype.kind != "f":
-        raise TypeError(f"{name} must hold real numbers, as many in every row; got {type(given).__name__}: {str(given)[:40]}.")
+        raise TypeError(f"{name} must hold real numbers, as many in every row; got {type(given).__name__}: {brief(given)}.")
     x = x[:, None] if x.ndim == 1 else x
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"{name} has shape {np.shape(given)}; give one row per sample, (n, columns), with n ≥ 1.")
@@ -77,7 +93,19 @@ def table(name: str, given, columns: int | None = None) -> np.ndarray:
     if not np.isfinite(x).all():
         i, j = np.argwhere(~np.isfinite(x))[0]
         raise ValueError(f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: remove or fill such rows.")
+    sized(name, np.abs(x).max(0))
     return x
+
+
+def sized(name: str, largest: np.ndarray) -> None:
+    """Refuse columns, by their largest entries, whose squares are no numbers any more, or 0 without being it."""
+    bad = (largest > MOST) | ((largest > 0) & (largest < LEAST))
+    if bad.any():
+        j = int(bad.argmax())
+        raise ValueError(
+            f"{name} has {largest[j]:g} as the largest number of column {j}; it must be 0 or between {LEAST:g} and {MOST:g}: "
+            "state the data in other units."
+        )
 
 
 def place(names: Sequence[str], row: np.ndarray) -> str:

@@ -17,6 +17,7 @@ from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
 from sapm.jet import float64
+from sapm.names import brief, number
 from sapm.pointwise import NEEDS_NUMBERS, evaluate, function_of_point, place, table
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
@@ -47,11 +48,11 @@ class PDE:
 
     def __post_init__(self):
         domain, put = domain_checked(self.domain), lambda name, value: object.__setattr__(self, name, value)
-        function_of_point("residual", self.residual)
+        function_of_point("residual", self.residual, alone=False)
         given = (self.conditions,) if isinstance(self.conditions, (Condition, Periodic)) else self.conditions
         if not isinstance(given, (list, tuple)) or not all(isinstance(c, (Condition, Periodic)) for c in given):
             raise TypeError(
-                f"conditions={self.conditions!r} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
+                f"conditions={brief(self.conditions)} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
                 "sapm.Dirichlet, sapm.Neumann, sapm.Robin, sapm.Periodic or sapm.Observed."
             )
         conditions = tuple(c for c in given if isinstance(c, Condition))
@@ -61,7 +62,7 @@ class PDE:
             )
         put("conditions", tuple(given))
         if self.features is not None and not isinstance(self.features, Fourier):
-            raise TypeError(f"features={self.features!r} must be sapm.Fourier(…), such as sapm.Fourier(16).")
+            raise TypeError(f"features={brief(self.features)} must be sapm.Fourier(…), such as sapm.Fourier(16).")
         around = tuple(dict.fromkeys(i for c in given if isinstance(c, Periodic) for i in c.indices(domain)))
         put("embedding", embedding_for(domain.frame, around, self.features))
         probe = domain.points(64, 1)
@@ -110,7 +111,24 @@ class PDE:
             raise ValueError(
                 "the datum of a hard condition is differentiated; write it with jax.numpy, without `if` on p."
             ) from None
+        for periodic in (c for c in self.conditions if isinstance(c, Periodic)):
+            for i in periodic.indices(self.domain):
+                self._goes_round(found, i)
         return found
+
+    def _goes_round(self, ansatz: Ansatz, i: int) -> None:
+        """Refuse u = g + φN where g or φ, or their slopes, are not the same at both ends of coordinate i."""
+        (center, spread), name = self.domain.frame, self.domain.names[i]
+        both = lambda row: jnp.append(ansatz.datum(row), ansatz.factor(row))  # noqa: E731
+        along = lambda row: jax.jvp(both, (row,), (jnp.zeros_like(row).at[i].set(1.0),))[1]  # noqa: E731
+        rows = jnp.asarray(self.domain.points(16, 1))
+        for what, f in (("value", both), ("slope", along)):
+            lower, upper = (jax.vmap(f)(rows.at[:, i].set(center[i] + sign * spread[i])) for sign in (-1, 1))
+            if not np.allclose(lower, upper, 1e-6, 1e-6 * float(jnp.max(jnp.abs(jnp.stack([lower, upper]))))):
+                raise ValueError(
+                    f"Periodic({name!r}) cannot hold beside this hard condition: its function, or the factor that makes it hold, "
+                    f"has another {what} at {name}- than at {name}+; leave hard=True out."
+                )
 
     def _left_open(self) -> str:
         """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
@@ -302,12 +320,12 @@ def _parameters(given, names: Sequence[str]) -> dict[str, float]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise TypeError(f"parameters={given!r} must be names with a first guess, such as {{'nu': 0.1}}.")
+        raise TypeError(f"parameters={brief(given)} must be names with a first guess, such as {{'nu': 0.1}}.")
     for name, guess in given.items():
         if not isinstance(name, str) or not name.isidentifier() or name in (*names, "vector"):
-            raise ValueError(f"parameters has the name {name!r}; use a plain word that is no coordinate.")
-        if isinstance(guess, (str, bool)) or not np.isscalar(guess) or not np.isfinite(guess):  # type: ignore[arg-type]
-            raise ValueError(f"parameters has {name}={guess!r}; its first guess must be a finite number.")
+            raise ValueError(f"parameters has the name {brief(name)}; use a plain word that is no coordinate.")
+        if not np.isfinite(number(guess)):
+            raise ValueError(f"parameters has {name}={brief(guess)}; its first guess must be a finite number.")
     return {name: float(guess) for name, guess in given.items()}  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sapm.disk import NUMBERS, OnDisk, parts, rows_of, spool
+from sapm.names import brief
 from sapm.pointwise import evaluate, function_of_point, place, table
 from sapm.samples import Samples, data_scaling
 from sapm.shapes import Domain, Shape
@@ -18,19 +19,21 @@ from sapm.term import Term, value_term
 SKETCH = 1000  # samples that stand for all of them where not all are in memory
 
 
-def whole(name: str, value, least: int = 1, why: str = "") -> int:
+def whole(name: str, value, least: int = 1, why: str = "", most: int | None = None) -> int:
     """A count, or a sentence."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name}={value!r} is not a whole number; give {least} or more{why}.")
+        raise TypeError(f"{name}={brief(value)} is not a whole number; give {least} or more{why}.")
     if value < least:
-        raise ValueError(f"{name}={value} is too small; give {least} or more{why}.")
+        raise ValueError(f"{name}={brief(value)} is too small; give {least} or more{why}.")
+    if most is not None and value > most:
+        raise ValueError(f"{name}={brief(value)} is too large; give {most} or less.")
     return int(value)
 
 
 def domain_checked(given) -> Any:
     if not isinstance(given, Shape):
         raise TypeError(
-            f"domain={given!r} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)), sapm.Ball(10) or a shape made of such."
+            f"domain={brief(given)} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)), sapm.Ball(10) or a shape made of such."
         )
     return given
 
@@ -47,6 +50,17 @@ def interior_points(domain: Domain, points, what: str, start: int) -> np.ndarray
 
 
 # ---------------------------------------------------------------- regression
+
+
+def _names(given, count: int) -> tuple[str, ...]:
+    """Names of columns: any words that can be printed, all different."""
+    names = () if isinstance(given, (str, bytes)) or not isinstance(given, Iterable) else tuple(given)
+    if len(names) != count or not all(isinstance(name, str) for name in names) or len(set(names)) != count:
+        raise ValueError(f"names={brief(given)} must be {count} different names, one for each column of X.")
+    for name in names:
+        if not name.strip() or name != name.strip() or not name.isprintable():
+            raise ValueError(f"names has {brief(name)}; a name must be printable, without spaces at its ends, and not empty.")
+    return tuple(str(name) for name in names)
 
 
 @dataclass(frozen=True)
@@ -96,9 +110,8 @@ class Regression:
     def __post_init__(self):
         X, Y = self._pair("X", "Y", (self.X, self.Y), read=rows_of)
         n, d = X.shape
-        names = tuple(self.names) if self.names is not None else (("x",) if d == 1 else tuple(f"x{i}" for i in range(1, d + 1)))
-        if len(names) != d or len(set(names)) != d:
-            raise ValueError(f"names={list(names)} must be {d} different names, one for each column of X.")
+        usual = ("x",) if d == 1 else tuple(f"x{i}" for i in range(1, d + 1))
+        names = usual if self.names is None else _names(self.names, d)
         weights, total = None, float(n)
         if self.weights is not None:
             weights = rows_of("weights", self.weights, 1)

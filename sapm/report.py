@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sapm.domain import domain_from
-from sapm.names import nearest
+from sapm.names import brief, nearest, shown
 from sapm.pointwise import evaluate
 from sapm.success import MANY
 from sapm.summary import shown as best_rows
@@ -26,7 +26,7 @@ CURVES = 50  # of seeds are drawn one by one; more are drawn as bands
 
 def plot(result: Any, kind: str, seed: int | None) -> Figure:
     if kind not in KINDS:
-        raise ValueError(f"plot({kind!r}) is not known; use one of {', '.join(KINDS)}." + nearest(kind, KINDS))
+        raise ValueError(f"plot({brief(kind)}) is not known; use one of {', '.join(KINDS)}." + nearest(kind, KINDS))
     if seed is not None and not -len(result.seeds) <= seed < len(result.seeds):
         raise ValueError(f"seed={seed} is not there; seeds[0] to seeds[{len(result.seeds) - 1}] are.")
     i = result.run.best if seed is None else seed % len(result.seeds)
@@ -35,6 +35,11 @@ def plot(result: Any, kind: str, seed: int | None) -> Figure:
     if kind == "bound":
         return _bound(result, i)
     return _solution(result, i) if kind == "solution" else _error(result, i)
+
+
+def label_of(name: str) -> str:
+    """A name for a figure, where dollars would begin a formula; a long one is cut short."""
+    return shown(name, 60).replace("$", r"\$")
 
 
 def _figure(columns: int = 1, width: float = 6.4, height: float = 4.0):
@@ -176,7 +181,7 @@ def _solution(result, i: int) -> Figure:
         ax.plot(x[:, 0], values[:, k], lw=1.6, **more)
     handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
     ax.legend(handles.values(), handles.keys(), frameon=False, fontsize=9)
-    ax.set_xlabel(u.names[0])
+    ax.set_xlabel(label_of(u.names[0]))
     ax.set_ylabel("u")
     ax.set_title(f"seed {u.seed}", fontsize=11, color=INK)
     return figure
@@ -206,8 +211,8 @@ def _error(result, i: int) -> Figure:
         limit = float(np.nanmax(np.abs(error))) or 1.0
         drawn = ax.scatter(x[:, 0], x[:, 1], c=error[:, 0], s=9, cmap="RdBu_r", vmin=-limit, vmax=limit)
         figure.colorbar(drawn, ax=ax, label="u - exact at test points")
-        ax.set_ylabel(u.names[1])
-    ax.set_xlabel(u.names[0])
+        ax.set_ylabel(label_of(u.names[1]))
+    ax.set_xlabel(label_of(u.names[0]))
     ax.set_title(f"seed {u.seed}: error", fontsize=11, color=INK)
     return figure
 
@@ -235,12 +240,12 @@ def _maps(result, u, value, label: str, colours: str) -> Figure:
     equal = (result.samples.domain or {"kind": "box"})["kind"] != "box" and "t" not in names[-2:] and 0.2 < height / width < 5
     for ax, (k, cut), panel in zip(axes, shown, panels, strict=True):
         ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
-        ax.set_xlabel(across)
-        ax.set_ylabel(down)
+        ax.set_xlabel(label_of(across))
+        ax.set_ylabel(label_of(down))
         if equal:
             ax.set_aspect("equal")
         name = f"{fields[k]}, " if len(fields) > 1 else ""
-        ax.set_title(f"{name}seed {u.seed}" if cut is None else f"{names[0]} = {cut:.3g}", fontsize=11, color=INK)
+        ax.set_title(f"{name}seed {u.seed}" if cut is None else f"{label_of(names[0])} = {cut:.3g}", fontsize=11, color=INK)
     figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label, shrink=0.7 if equal and len(shown) > 1 else 1.0)
     return figure
 
@@ -267,6 +272,11 @@ img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-r
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
 """
+# Nothing but what is in the page: no script, no frame, no request, whatever a name may contain.
+POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'\">"
+)
 CAPTIONS = {
     "loss": "The loss that is optimised, for every seed.",
     "bound": "The optimised (actual) loss, the network's true loss, and how far apart the theorem lets them be.",
@@ -339,7 +349,7 @@ def page(result: Any, title: str = "") -> str:
     warning = getattr(result.problem, "ill_posed", "")
     warned = f'<p class="certificate">{html.escape(warning)}</p>' if warning else ""
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{html.escape(title)}</h1><p class="soft">{html.escape(lead)}</p>{warned}
 <p class="certificate">{html.escape(str(result.certificate))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 from sapm import store
 from sapm.experiments import EXPERIMENTS, PAPER, Experiment, find, paper
 from sapm.methods.build import choose
+from sapm.names import shown
 from sapm.objective import ROUNDING
 from sapm.result import Result
 from sapm.solver import resume, solve
@@ -105,13 +105,23 @@ def begin(out: Path, wanted: dict) -> None:
     """Claim the folder for this plan; a folder with another one, or with other files, is left alone."""
     file = out / PLAN
     if file.exists():
-        held = json.loads(file.read_text())
+        held = read_plan(out)
         if held != wanted:
             raise ValueError(f"{out} holds another reproduction ({_words(held)}); choose another --out, or resume it.")
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty and holds no reproduction; choose another --out. Nothing was changed.")
     store.write_whole(file, (store.to_json(wanted, indent=2) + "\n").encode())
+
+
+def read_plan(out: Path) -> dict:
+    """The plan of a folder, checked as if it were given now."""
+    held = store.read_json(out / PLAN)
+    try:
+        names, models, sizes = (held[name] or [] for name in ("experiments", "models", "sizes"))
+        return plan(names, models, [(int(L), int(M)) for L, M in sizes], bool(held["quick"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{out / PLAN} is damaged ({shown(str(error))}); begin again in another folder.") from None
 
 
 def _words(held: dict) -> str:
@@ -141,6 +151,8 @@ def run(out: Path, wanted: dict, tell: Callable[[str], None], progress: bool = T
     with store.Claim(out):
         begin(out, wanted)
         todo = all_cells(wanted)
+        for cell in todo:
+            store.inside(out, out / cell.folder)
         missing = [cell for cell in todo if not (out / cell.folder / "cell.json").exists()]
         if len(missing) < len(todo):
             tell(f"{len(todo) - len(missing)} of {len(todo)} runs are there already")
@@ -150,7 +162,7 @@ def run(out: Path, wanted: dict, tell: Callable[[str], None], progress: bool = T
             for k, cell in enumerate(missing, 1):
                 tell(f"[{k}/{len(missing)}] {cell}")
                 make(out, cell, progress)
-        return [json.loads((out / cell.folder / "cell.json").read_text()) for cell in todo]
+        return [store.read_json(out / cell.folder / "cell.json") for cell in todo]
 
 
 def make(out: Path, cell: Cell, progress: bool) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sapm import report, store
+from sapm import report, store, stored
 from sapm.characteristics import reference
 from sapm.estimate import Estimate, estimated
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
@@ -213,8 +213,11 @@ def relative_error(value, wanted) -> float:
     """‖value - wanted‖ / ‖wanted‖, or ‖value - wanted‖ / √n for wanted = 0."""
     value, wanted = np.asarray(value, float), np.asarray(wanted, float)
     value = value.reshape(wanted.shape)
+    unit = np.abs(wanted).max(initial=0.0) or 1.0  # squares of very small numbers are 0
+    value, wanted = value / unit, wanted / unit
     size = np.linalg.norm(wanted)
-    return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))
+    with np.errstate(over="ignore"):  # of a network that diverged
+        return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))
 
 
 @jax.jit
@@ -260,7 +263,13 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
 
 def from_file(path: str | Path, problem=None, activation_given=None) -> Result:
     arrays, about = store.read(path)
-    return _restore(arrays, about, _activation(path, about["config"], activation_given), problem, path)
+    stored.check(path, arrays, about)
+    result = _restore(arrays, about, _activation(path, about["config"], activation_given), problem, path)
+    for l, layers in enumerate(zip(*weights_of(result.run, result.samples, result.config), strict=True), 1):
+        for name, given in zip("Wb", zip(*layers, strict=True), strict=True):
+            if not np.allclose(np.stack(given), arrays[f"network/{name}{l}"], rtol=1e-6, atol=1e-9):
+                raise ValueError(f"{path} is damaged: its networks are not those of its state; use an earlier copy.")
+    return result
 
 
 def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, problem=None, path: Any = "this") -> Result:
@@ -271,12 +280,13 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
 
     with jax.enable_x64(True):
         function = _function(path, part("samples"), problem)
-        samples = from_arrays(about, part("samples"), function, _hard(path, part("samples"), problem))
+        hard = _hard(path, part("samples"), problem)
+        samples = stored.fitted(path, from_arrays, about, part("samples"), function, hard)
         if problem is not None:
             check_same(problem, samples, config, part("samples"))
-        method = build(samples, config, sigma)
+        method = stored.fitted(path, build, samples, config, sigma)
         keys = jax.vmap(jax.random.key)(jnp.zeros(len(about["seeds"]), int))
-        shapes = jax.eval_shape(jax.vmap(method.init), keys)
+        shapes = stored.fitted(path, jax.eval_shape, jax.vmap(method.init), keys)
         states = _unflatten(path, shapes, part("state"))
         kept = _unflatten(path, shapes, part("kept")) if part("kept") else None
     run = Run(

@@ -16,7 +16,7 @@ from sapm.ansatz import Component
 from sapm.disk import OnDisk, on_disk
 from sapm.embedding import Embedding
 from sapm.jet import Activation, float64
-from sapm.names import nearest
+from sapm.names import brief, nearest
 
 LARGEST = 2**16  # points evaluated in one go
 
@@ -165,7 +165,7 @@ def _numbers(name: str, value) -> np.ndarray:
     try:
         return np.asarray(value, float)
     except (TypeError, ValueError):
-        raise TypeError(f"{name}={value!r} must hold real numbers.") from None
+        raise TypeError(f"{name}={brief(value)} must hold real numbers.") from None
 
 
 def _floating(x):

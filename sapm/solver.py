@@ -22,6 +22,7 @@ from sapm.methods.build import (
     build,
     start_at,
 )
+from sapm.names import brief
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
@@ -148,9 +149,9 @@ def execute(
         files = stream.Files(where, len(config["seeds"]), source, method.widths[1:-1], previous and previous.states)
         learn = partial(stream.train, source=source, files=files)
 
-    def keep(run: Run) -> None:
+    def keep(so_far: Callable[[], Run]) -> None:
         nonlocal next_save
-        began = time.monotonic()
+        began, run = time.monotonic(), so_far()
         if files is not None:
             files.sync()
         folder.save(folder.checkpoint, *to_file(lowest.kept_by(run), samples, config))  # type: ignore[union-attr]
@@ -165,7 +166,7 @@ def execute(
             if moment.recorded:
                 folder.append(line(moment))
             if agreed(time.monotonic() > next_save)[0]:
-                keep(moment.run())
+                keep(moment.run)
         if on_record is None or not moment.recorded:
             return False
         arrays = (moment.loss.copy(), moment.mean_squared_loss.copy(), moment.bound_ratio)
@@ -200,19 +201,22 @@ def execute(
                 try:
                     solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
                     x, size = harder(problem, samples, solved, sigma, at // every)
-                    fresh, lowest = [*config.get("fresh", ()), size], lowest.seen(run, size)
-                    config["lowest"] = lowest.size
-                    if no_longer_falls(fresh):
+                    fresh, seen = [*config.get("fresh", ()), size], lowest.seen(run, size)
+                    then, moved = config | {"lowest": seen.size}, (run, samples, method)
+                    if over := no_longer_falls(fresh):
                         why = f"the residual at fresh points no longer falls, after {at} iterations."
-                        config["over"], run = True, closed(run, "stalled", why)
+                        then["over"], moved = True, (closed(run, "stalled", why), samples, method)
+                    else:
+                        then |= {"drawn_at": at, "fresh": fresh}
+                        if x is not None:
+                            held = samples.test.get("x", 0)
+                            new = problem.samples(x, config["boundary_points"], held, config["mu"])
+                            new, then["points"] = replace(new, kept=samples.scaling), None
+                            built = build(new, then, sigma)
+                            moved = renewed(run, built), new, built
+                    (run, samples, method), lowest, config = moved, seen, then  # all or nothing, whenever Ctrl-C comes
+                    if over:
                         break
-                    if x is not None:
-                        held = samples.test.get("x", 0)
-                        new = problem.samples(x, config["boundary_points"], held, config["mu"])
-                        new = replace(new, kept=samples.scaling)
-                        method = build(new, config | {"points": None}, sigma)
-                        run, samples, config["points"] = renewed(run, method), new, None
-                    config["drawn_at"], config["fresh"] = at, fresh
                 except KeyboardInterrupt:
                     run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                     break
@@ -239,7 +243,7 @@ def execute(
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break
     if folder is not None:
-        keep(run)
+        keep(lambda: run)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
         size = harder(problem, samples, weights_of(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
         lowest = lowest.seen(run, size)
@@ -274,13 +278,11 @@ def resume(
     folder = store.Folder(path)
     file = folder.checkpoint if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        raise ValueError(
-            f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r})."
-        )
+        raise ValueError(store.no_checkpoint(path))
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run, or a file written by result.save(…).")
     if problem is not None and not isinstance(problem, PROBLEMS):
-        raise TypeError(f"problem={problem!r} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
+        raise TypeError(f"problem={brief(problem)} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
     with folder.claim if path.is_dir() else nullcontext():
         before = from_file(file, problem, activation)
         if before.config["options"].get("chunk") is not None and (problem is None or not path.is_dir()):
@@ -297,7 +299,7 @@ def resume(
         checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
-            folder.reopen()
+            folder.reopen(store.environment(), int(before.run.history["iteration"].max()))
             folder.write_json("config.json", config)
             folder.write_history(lines(before.run))
         more: dict[str, Any] = {

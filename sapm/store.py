@@ -7,10 +7,13 @@ import hashlib
 import json
 import os
 import platform
+import re
+import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -21,7 +24,9 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.devices import first_process
+from sapm.names import brief, shown
 
+LARGEST_JSON = 2**28  # bytes of a description; a larger one is not ours
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
 
 
@@ -29,7 +34,7 @@ def _plain(x: Any):
     """NumPy's numbers and arrays as JSON's."""
     if isinstance(x, (np.ndarray, np.generic)):
         return x.tolist()
-    raise TypeError(f"{type(x).__name__} cannot be written to a file: {x!r}")
+    raise TypeError(f"{type(x).__name__} cannot be written to a file: {brief(x)}")
 
 
 def to_json(x: Any, **kwargs) -> str:
@@ -41,27 +46,47 @@ def write_whole(path: Path, body: bytes) -> None:
 
     A link stays a link, to the new file; a pipe or a device is written to.
     """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file, such as {path / 'name'}; nothing was written.")
+    if path.is_dir() or "\0" in str(path):
+        what = "is a folder" if path.is_dir() else "is no name"
+        raise ValueError(f"{shown(str(path), 300)} {what}; give the name of a file, such as u.npz; nothing was written.")
     if path.exists() and not path.is_file():
         with open(path, "wb") as file:
             file.write(body)
         return
-    path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    path, name = Path(os.path.realpath(path)), None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         with os.fdopen(handle, "wb") as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
+        name = None
+        _sync_names(path.parent)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        if name is not None:
+            with suppress(OSError):  # where nothing can be written, nothing can be removed
+                os.unlink(name)
         if isinstance(error, OSError):
             raise OSError(error.errno, f"{error.strerror or error}; what was written before is kept", str(path)) from error
         raise
+
+
+def _sync_names(folder: Path) -> None:
+    """Have the disk know the new name: what comes after may overwrite files that only the old content needed."""
+    with suppress(OSError):  # not every system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def installed_memory() -> float:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else float("inf")
 
 
 def _umask() -> int:
@@ -98,31 +123,79 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
         raise ValueError(f"{path} is a folder; give the .sapm file itself, or a run folder to sapm.resume.")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file written by result.save(…).")
+    if not path.is_file():  # a pipe would be waited for, for ever
+        raise ValueError(f"{path} is not a file on disk; give the path of a file written by result.save(…).")
+    size = path.stat().st_size
+    if size > installed_memory():
+        raise ValueError(f"{path} ({size / 1e9:.3g} GB) is larger than the memory of this machine; is it a file written by sapm?")
     try:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != "sapm":
                 raise ValueError(f"{path} is a safetensors file, but not one written by sapm.")
             number = metadata.get("version", "")
-            if not number.isdigit():
+            if not re.fullmatch("[0-9]{1,9}", number):
                 raise ValueError(f"{path} is damaged: it does not say which version wrote it.")
             if int(number) > FORMAT:
                 raise ValueError(
                     f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade."
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError) as error:
-        size = path.stat().st_size
-        raise ValueError(
-            f"{path} ({size} bytes) is damaged or is not a file written by sapm: {str(error).splitlines()[0]}."
-        ) from None
+    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError, AttributeError, KeyError) as error:
+        said = shown(str(error) or type(error).__name__)
+        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm: {said}.") from None
     if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
-    return arrays, json.loads(metadata["about"])
+    return arrays, read_json(path, metadata.get("about", ""))
+
+
+def read_json(path: Path, text: str | None = None) -> dict:
+    """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
+    try:
+        found = None
+        if text is not None or path.stat().st_size <= LARGEST_JSON:
+            found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged: it is not JSON at line {error.lineno}; use an earlier copy.") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it is not a dictionary that sapm has written; use an earlier copy.")
+    return found
+
+
+VARIABLES = ("NPROC", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that say how JAX computes, beside its own and XLA's
+UNITS = ("avx", "avx2", "fma", "avx512f", "asimd", "sve")  # of a processor, which XLA writes its programs for
+
+
+@cache
+def _processor() -> tuple[str, list[str]]:
+    """(model, vector units) as Linux tells them; elsewhere the kind of machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = (found.get("flags") or found.get("Features") or "").split()
+    return found.get("model name") or platform.machine(), [name for name in UNITS if name in flags]
+
+
+@cache
+def _commit() -> str | None:
+    """Of the repository this package lies in, with "-dirty" where files were changed since; None where there is none."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    env = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=env).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def environment() -> dict:
-    """Enough to explain a difference between two runs."""
+    """Enough to explain a difference between two runs: versions, the machine, its devices, and what tells JAX how to compute."""
     import jax
 
     packages = {"sapm": __version__}
@@ -131,15 +204,23 @@ def environment() -> dict:
             packages[name] = installed(name)
         except PackageNotFoundError:  # on the path without being installed
             packages[name] = "unknown"
+    (processor, units), devices = _processor(), jax.devices()
+    told = sorted(name for name in os.environ if name.startswith(("JAX_", "XLA_")) or name in VARIABLES)
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "processor": platform.machine(),
+        "processor": processor,
+        "vector_units": units,
         "cores": os.cpu_count(),
-        "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
+        "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "devices": [f"{d.platform}: {d.device_kind}" for d in devices],
+        "device_software": ", ".join(devices[0].client.platform_version.splitlines()),
         "processes": jax.process_count(),
+        "x64": bool(jax.config.jax_enable_x64),
+        "matmul_precision": jax.config.jax_default_matmul_precision,
         "packages": packages,
-        "flags": {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
+        "commit": _commit(),
+        "flags": {name: os.environ[name] for name in told},
     }
 
 
@@ -161,6 +242,15 @@ def every_interrupt():
         sys.unraisablehook = before
 
 
+def inside(folder: Path, path: Path) -> None:
+    """Refuse a path in a folder that a link leads out of it: what is kept in a folder is written nowhere else."""
+    there, real = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    if not real.is_relative_to(there):
+        raise ValueError(
+            f"{path} leads out of {folder}, to {real}; put it there itself, in place of the link; nothing was changed."
+        )
+
+
 class Claim:
     """A folder for one process at a time. The system drops the claim when its owner ends, however it ends."""
 
@@ -169,9 +259,15 @@ class Claim:
         self.new = self.refused = False
 
     def __enter__(self) -> Claim:
+        if "\0" in str(self.path):
+            raise ValueError(f"out={str(self.path)!r} is not the name of a folder; give one that does not exist yet.")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
         self.path.mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, self.path / "checkpoint"):
+            for held in folder.iterdir() if folder.is_dir() else ():
+                if held.is_symlink():
+                    inside(self.path, held)
         self.new = not (self.path / ".lock").exists()
         try:
             self._lock.acquire()
@@ -188,6 +284,7 @@ class Claim:
 
 
 BEGUN = {"config.json", "env.json", "history.jsonl"}
+WRITTEN = (*BEGUN, "summary.json", "model.sapm", "report.html", "checkpoint/latest.sapm")
 
 
 def unused(path: Path) -> bool:
@@ -199,6 +296,13 @@ def unused(path: Path) -> bool:
         found.discard("checkpoint")
     begun = found == BEGUN or (found < BEGUN and history.is_file() and not history.stat().st_size)
     return not found or begun
+
+
+def no_checkpoint(path: Path) -> str:
+    """Why a folder cannot be continued."""
+    if (path / "history.jsonl").exists() and unused(path):
+        return f"{path} holds a run that was cut off before its first checkpoint; start it again, in the same folder."
+    return f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r})."
 
 
 class Folder:
@@ -229,6 +333,7 @@ class Folder:
         if not unused(self.path):
             self._claim.refused = True
             raise ValueError(f"out={str(self.path)!r} is not empty; choose another folder; nothing was changed.")
+        self._tidy()
         self.write_history([])  # the first, so that a run cut off here is known by it
         self.write_json("config.json", config)
         self.write_json("env.json", env)
@@ -246,14 +351,34 @@ class Folder:
         if self.writes:
             write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
 
-    def reopen(self) -> None:
-        """Take away what an earlier end has left; the checkpoint has as much."""
+    def reopen(self, env: dict, iteration: int) -> None:
+        """Take away what an earlier end has left (the checkpoint has as much), and note where the run goes on, if elsewhere."""
+        if not self.writes:
+            return
+        self._tidy()
         for stale in (self.model, self.path / "summary.json"):
-            if self.writes:
-                stale.unlink(missing_ok=True)
+            stale.unlink(missing_ok=True)
+        try:
+            held = json.loads((self.path / "env.json").read_text())
+            last = dict(held.get("later", [held])[-1])
+        except (OSError, ValueError, AttributeError):
+            held, last = {}, {}
+        last.pop("from_iteration", None)
+        if last != json.loads(to_json(env)):
+            later = [*held.get("later", []), {"from_iteration": iteration} | env]
+            self.write_json("env.json", held | {"later": later} if held else env)
+
+    def _tidy(self) -> None:
+        """Remove what writes that were cut off have left."""
+        for file in map(self.path.joinpath, WRITTEN):
+            for left in file.parent.glob(f".{file.name}.????????"):
+                left.unlink(missing_ok=True)
 
     def append(self, line: dict) -> None:
         if not self.writes:
             return
-        with open(self._history, "a", encoding="utf-8") as file:
-            file.write(to_json(line) + "\n")
+        try:
+            with open(self._history, "a", encoding="utf-8") as file:
+                file.write(to_json(line) + "\n")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(self._history)) from error

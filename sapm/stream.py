@@ -163,12 +163,15 @@ class Files:
 
     def write(self, number: int, c: int, values: np.ndarray, lengths: np.ndarray) -> None:
         row, header = self._sizes[number]
-        with open(self.file(number), "r+b", buffering=0) as file:
-            file.seek(header + 8 * row * c)
-            for part in (values, lengths):
-                rest = np.ascontiguousarray(part).data.cast("B")
-                while rest:
-                    rest = rest[file.write(rest) :]
+        try:
+            with open(self.file(number), "r+b", buffering=0) as file:
+                file.seek(header + 8 * row * c)
+                for part in (values, lengths):
+                    rest = np.ascontiguousarray(part).data.cast("B")
+                    while rest:
+                        rest = rest[file.write(rest) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(self.file(number))) from error
         self._unsynced.add(number)
 
     def sync(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sapm.names import brief, number
 from sapm.run import Run
 
 CONFIDENCE = 0.95
@@ -44,8 +45,8 @@ def success(run: Run, below: float | None = None) -> Success:
             f"the loss falls below {FALLEN:.0%} of the initial",
         )
     else:
-        if isinstance(below, (bool, str)) or not np.isscalar(below) or not below > 0:  # type: ignore[operator]
-            raise ValueError(f"below={below!r} must be a positive number: how small the true loss of a seed must be.")
+        if not number(below) > 0:
+            raise ValueError(f"below={brief(below)} must be a positive number: how small the true loss of a seed must be.")
         reached, rule = run.final("mean_squared_loss") < below, f"true loss below {below:.3g}"
     out = np.array([status in ("dropped", "non-finite") for status in run.status])
     count, of = int(np.sum(reached & ~out)), len(run.seeds)

@@ -19,7 +19,7 @@ class Summary(Table):
     """A rich table that is also readable when printed plainly."""
 
     def __str__(self) -> str:
-        console = Console(width=150, color_system=None)
+        console = Console(width=150, color_system=None, markup=False, emoji=False)
         with console.capture() as capture:
             console.print(self)
         return capture.get().rstrip()

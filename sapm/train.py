@@ -72,6 +72,8 @@ class Loop:
         count = len(seeds)
         self.groups = Groups((Group(np.arange(count), states, kept),), layout=layout)
         self.stopped = np.full(count, np.inf)
+        self.lowest = self.lowest_before = np.full((2, count), np.inf)  # of both losses: so far, and in the first `early` records
+        self.early = 0
         if previous is None:
             self.records: list[tuple] = []
             self.done, self.status, self.reason = np.zeros(count, int), ["finished"] * count, [""] * count
@@ -92,6 +94,7 @@ class Loop:
         self.began -= float(self.records[-1][1].max())
         if self.active.any() and not self.on_grid(self.iteration):
             self.records.pop()  # a run that had not stopped here would have no such record
+        self.lowest = np.min([r[2:4] for r in self.records], axis=0)
         self.regroup(int(self.records[-1][0].max()))
         self.chosen = np.minimum(previous.chosen, len(self.records) - 1)
         for i in np.flatnonzero(self.active).tolist():
@@ -130,6 +133,7 @@ class Loop:
 
     def record(self) -> None:
         self.records.append((self.done.copy(), np.full(len(self.seeds), self.seconds), *self.current))
+        self.lowest = np.minimum(self.lowest, self.current[:2])
         if self.validation is None:
             self.chosen[:] = len(self.records) - 1
             return
@@ -205,12 +209,14 @@ class Loop:
     def stop_stalled(self, stall: float, patience: int) -> None:
         """Judged by records on the grid alone, so that a run cut into pieces stops where an uncut one does."""
         now = self.iteration
-        early = sum(r[0][self.active][0] <= now - patience for r in self.records)
+        while self.early < len(self.records) and self.records[self.early][0][self.active][0] <= now - patience:
+            self.lowest_before = np.minimum(self.lowest_before, self.records[self.early][2:4])
+            self.early += 1
+        early = self.early
         if not early:
             return
-        losses = np.array([r[2:4] for r in self.records])
         with np.errstate(invalid="ignore"):  # either loss counts: a polish may lower the true one where the other was lower
-            fell = (losses[early:].min(0) < losses[:early].min(0) * (1 - stall)).any(0)
+            fell = (self.lowest < self.lowest_before * (1 - stall)).any(0)
         for i in np.flatnonzero(self.active).tolist():
             if not fell[i]:
                 why = f"the loss fell by less than a fraction {stall:g} in the last {patience} of {now} iterations."

@@ -96,6 +96,8 @@ def actual_loss(obj: Objective, work: Work) -> Float[Array, ""]:
 
 
 def put_row(x: Array, l, row: Array) -> Array:
+    if x.ndim == 1:  # unlike an update in place, this becomes part of what is computed around it
+        return jnp.where(jnp.arange(len(x)) == l - 1, row, x)
     return lax.dynamic_update_index_in_dim(x, row, l - 1, 0)
 
 

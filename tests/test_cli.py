@@ -21,7 +21,7 @@ from sapm import arguments as checks
 from sapm import demo, gallery, reproduce
 from sapm.cli import app
 from sapm.experiments import EXPERIMENTS, paper
-from sapm.report import _positive
+from sapm.report import POLICY, _positive
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +193,8 @@ def check_page(page, tables, figures, folder):
         return
     folder.mkdir()
     probe = folder / "page.html"
-    probe.write_text(text.replace("</body>", PROBE + "</body>"))
+    assert POLICY in text  # which would not let the probe run
+    probe.write_text(text.replace(POLICY, "").replace("</body>", PROBE + "</body>"))
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     command += ["--window-size=390,800", f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
     done = subprocess.run([*command, probe.as_uri()], capture_output=True, text=True, timeout=120, check=True)
@@ -360,10 +361,13 @@ def test_interrupt_ends_a_series(tmp_path, monkeypatch):
         pressed.setattr("sapm.train.Loop.advance", interrupt)
         assert set(json.loads(call(*asked, "--out", out, code=130).stdout)) == {"ls"} and not (out / "pm").exists()
         monkeypatch.chdir(out)
-        assert set(json.loads(call("resume", out, "--json", code=130).stdout)) == {"ls"}
+        again = ("resume", out, "--json", "--problem", "../mine.py:problem")
+        assert set(json.loads(call(*again, code=130).stdout)) == {"ls"}
         stopped = call("demo", "-o", tmp_path / "r.html", "-q", code=130)
         assert "interrupted" in stopped.stderr and not (tmp_path / "r.html").exists()
-    found = json.loads(call("resume", out, "--json").output)
+    sentence = f"has not begun pm, and its problem is code; name it again: --problem {tmp_path / 'mine.py'}:problem"
+    assert sentence in call("resume", out, "--json", code=2).stderr  # no file says which code is run
+    found = json.loads(call(*again).output)
     monkeypatch.chdir(tmp_path)
     whole = json.loads(call(*asked).output)
     assert {model: run["seeds"] for model, run in found.items()} == {model: run["seeds"] for model, run in whole.items()}

@@ -49,6 +49,7 @@ ORDER = [
     "sapm.success",
     "sapm.summary",
     "sapm.store",
+    "sapm.stored",
     "sapm.export",
     "sapm.solution",
     "sapm.foreign",

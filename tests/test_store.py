@@ -225,6 +225,8 @@ def test_a_run_cut_off_while_it_begins_is_taken(tmp_path):
     (tmp_path / "history.jsonl").touch()
     (tmp_path / "config.json").write_text("{}")
     assert store.unused(tmp_path)
+    with pytest.raises(ValueError, match="cut off before its first checkpoint; start it again, in the same folder"):
+        sapm.resume(tmp_path)
 
 
 def test_links_and_pipes_stay(tmp_path):
@@ -368,7 +370,7 @@ def test_processes_stop_with_their_parent(tmp_path):
     script = tmp_path / "long.py"
     script.write_text(LONG)
     out, deadline = tmp_path / "out", time.monotonic() + 120
-    for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 130)):
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 143)):
         began = time.time()
         command = [sys.executable, str(script), "reproduce", "function_1d", "--quick", "--models", "sapm", "-q", "--jobs", "2"]
         process = subprocess.Popen([*command, "-o", str(out)], stderr=subprocess.PIPE, text=True)
@@ -383,5 +385,5 @@ def test_processes_stop_with_their_parent(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         stderr = process.communicate(timeout=60)[1]  # its children hold the other end
-        assert "Traceback" not in stderr and ("continue with: sapm resume" in stderr) == (code == 130)
+        assert "Traceback" not in stderr and ("continue with: sapm resume" in stderr) == (code == 143)
         assert {row["status"] for run in runs for row in sapm.load(run / "model.sapm").table} == {"interrupted"}

@@ -167,6 +167,11 @@ REFUSED = {
         ValueError,
         "must share one function",
     ),
+    "kinked": (
+        lambda: sapm.PDE(BOX, heat, [sapm.Initial(lambda p: (p.x - 0.5) ** 2, hard=True), sapm.Periodic("x")]),
+        ValueError,
+        r"has another slope at x- than at x\+; leave hard=True out",
+    ),
     "too large": (
         lambda: sapm.solve(rod(), 6, 2000, points=10**8, seeds=1, progress=False),
         ValueError,
@@ -185,6 +190,14 @@ def test_refused(name):
 
 
 # ---------------------------------------------------------------- conditions that hold of themselves
+
+
+def test_problems_are_stated_without_warnings_where_jax_is_single():
+    """As for most users: JAX is in single precision outside of sapm. (Warnings are errors here.)"""
+    with jax.enable_x64(False):
+        wave = lambda p: jnp.sin(2 * jnp.pi * p.x)  # noqa: E731
+        problem = sapm.PDE(BOX, heat, [sapm.Initial(wave, hard=True), sapm.Periodic("x")], wave)
+    assert problem.ansatz is not None
 
 
 def test_a_factor_and_its_derivatives():

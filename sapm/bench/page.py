@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,7 +102,7 @@ class Bench:
         self.path = Path(out)
         if not (self.path / "env.json").exists():
             raise ValueError(f"{out} holds no bench: it has no env.json; make one with sapm bench … --out {out}.")
-        self.env, self.cells = json.loads((self.path / "env.json").read_text()), read(self.path)
+        self.env, self.cells = store.read_json(self.path / "env.json"), read(self.path)
 
     @property
     def device(self) -> str:

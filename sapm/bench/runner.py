@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from sapm import store
 from sapm.bench.cases import ENTRIES, WARM_UP_SEED, Case, chosen_rows, select
 from sapm.bench.score import rows_of
+from sapm.names import number
 
 CORES = 2  # of a job
 COMPILING = 300.0  # seconds granted to a warm-up, beyond what an order gets
@@ -66,11 +66,6 @@ def machine() -> dict:
             env["packages"][name] = installed(name)
         except PackageNotFoundError:
             env["packages"][name] = None
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        env["processor"] = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     missing = sorted(e.name for e in ENTRIES.values() if any(find_spec(package) is None for package in e.needs.split()))
     return env | {"cores_per_job": min(CORES, len(_cores())), "date": date.today().isoformat(), "not_installed": missing}
 
@@ -250,7 +245,7 @@ def _same_place(out: Path, env: dict) -> None:
         if any(p.name != ".lock" for p in out.iterdir()):
             raise ValueError(f"{out} is not empty and holds no bench; choose another folder. Nothing was changed.")
         return
-    held = json.loads((out / "env.json").read_text())
+    held = store.read_json(out / "env.json")
     for name in ("processor", "devices", "cores_per_job"):
         if held.get(name) != env[name]:
             raise ValueError(f"{out} was made elsewhere ({name}: {held.get(name)}, here {env[name]}); choose another folder.")
@@ -260,7 +255,7 @@ def _is_there(out: Path, cell: Cell) -> bool:
     file = out / "cells" / cell.file
     if not file.exists():
         return False
-    budget = json.loads(file.read_text())["budget"]
+    budget = number(store.read_json(file).get("budget"))
     if budget != cell.case.seconds:
         raise ValueError(f"{out} holds {cell} with {budget:g} seconds, not {cell.case.seconds:g}; choose another folder.")
     return True
@@ -342,4 +337,4 @@ def _numbers(x):
 
 def read(out: str | Path) -> list[dict]:
     """Every cell of a folder."""
-    return [json.loads(file.read_text()) for file in sorted((Path(out) / "cells").glob("*.json"))]
+    return [store.read_json(file) for file in sorted((Path(out) / "cells").glob("*.json"))]

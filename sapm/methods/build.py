@@ -16,7 +16,7 @@ from sapm.methods.gauss_newton import ALGEBRA, choose_algebra, count_weights, fl
 from sapm.methods.method import Method
 from sapm.methods.polish import Polished
 from sapm.methods.streamed import streamed
-from sapm.names import nearest
+from sapm.names import brief, nearest, number
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
 from sapm.problem import PDE
@@ -52,14 +52,14 @@ OPTIONS = {  # name → default, for every method
 }
 WHOLE = ("shared", "order", "polish_after")  # options that sweeps over chunks of samples do not have
 POLISH_AFTER = 20  # sweeps, where "auto" goes on with L-BFGS on the true loss
-LARGE = 2e11  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
+LARGE, LARGE_GPU = 2e11, 4e12  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
 LIFTED, LIFTED_BETA, LIFTED_DEPTH = 15, 10.0, 20  # steps on the penalty loss, β there, and up to which depth "auto" takes them
 
 
 def choose(name: str, given, known) -> str:
     """One of the known names, or a sentence."""
     if not isinstance(given, str) or given not in known:
-        raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(known)}." + nearest(given, known))
+        raise ValueError(f"{name}={brief(given)} is not known; use one of {', '.join(known)}." + nearest(given, known))
     return given
 
 
@@ -115,7 +115,7 @@ def automatic(
     """
     algebra = choose_algebra(rows, tangents, widths)
     operations = flops(rows, tangents, widths).get(algebra, float("inf"))
-    if not held_out and operations <= LARGE:
+    if not held_out and operations <= (LARGE if jax.default_backend() == "cpu" else LARGE_GPU):
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
         lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
@@ -135,7 +135,7 @@ def automatic(
 
 def check_options(given) -> None:
     if given is not None and not isinstance(given, dict):
-        raise TypeError(f"options={given!r} must be a dictionary, such as {{'patience': 2000}}.")
+        raise TypeError(f"options={brief(given)} must be a dictionary, such as {{'patience': 2000}}.")
 
 
 def resolve_options(method: str, given: dict | None, automatic: bool = False) -> dict:
@@ -145,24 +145,27 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
         if name not in known:
             called = f"{method} (what 'auto' stands for here)" if automatic else method
             raise ValueError(
-                f"options has {name!r}, which {called} does not know; it has {', '.join(known)}." + nearest(name, known)
+                f"options has {brief(name)}, which {called} does not know; it has {', '.join(known)}." + nearest(name, known)
             )
     options = known | (given or {})
     for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample", "chunk"):
         value = options.get(name)
         least = 0 if name in ("lifted", "resample") else 1
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
-            raise ValueError(f"options has {name}={value!r}; it must be a whole number, at least {least}.")
+            raise ValueError(f"options has {name}={brief(value)}; it must be a whole number, at least {least}.")
         if value is not None:
             options[name] = int(value)
     for name in ("stall", "l2", "learning_rate", "halving", "damping"):
         value, least = options.get(name, 1.0), name in ("stall", "l2")
         if value is None and known.get(name, 0.0) is None:
             continue
-        if isinstance(value, (bool, str)) or not np.isscalar(value) or not (0 < value < float("inf") or (least and value == 0)):  # type: ignore[operator]
+        if not (0 < number(value) < float("inf") or (least and number(value) == 0)):
             raise ValueError(
-                f"options has {name}={value!r}; it must be a {'non-negative' if least else 'positive'}, finite number."
+                f"options has {name}={brief(value)}; it must be a {'non-negative' if least else 'positive'}, finite number."
             )
+    for name in ("joint", "shared", "directional", "bend", "scale"):
+        if not isinstance(options.get(name, True), (bool, np.bool_)):
+            raise ValueError(f"options has {name}={brief(options[name])}; it must be True or False.")
     if options.get("algebra") is not None:
         choose("options: algebra", options["algebra"], ALGEBRA)
     if options.get("order") is not None:
@@ -180,11 +183,12 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
 
 def _order(options: dict) -> list[list]:
     """The blocks of a sweep as pairs (block, layer)."""
-    given = list(options["order"])
+    given = options["order"]
     if options["joint"] or options["shared"]:
         raise ValueError("options has order and joint or shared; name the blocks in order: 'Wb' is joint, 'a-shared' is shared.")
-    if not given or not all(isinstance(p, (tuple, list)) and len(p) == 2 and isinstance(p[0], str) for p in given):
-        raise ValueError(f"options has order={given!r}; it must be a list of pairs such as ('W', 3): a block and a layer.")
+    pairs = isinstance(given, (tuple, list)) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in given)
+    if not given or not pairs or not all(isinstance(block, str) and number(l) % 1 == 0 for block, l in given):
+        raise ValueError(f"options has order={brief(given)}; it must be a list of pairs such as ('W', 3): a block and a layer.")
     return [[block, int(l)] for block, l in given]
 
 

@@ -1,0 +1,312 @@
+"""Bad files, bad input and hostile strings: short versions of `trials/`, which has them by the thousand."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from problems import curve
+from typer.testing import CliRunner
+
+import sapm
+from sapm import export, report, store, stored
+from sapm.cli import app
+
+ROOT = Path(__file__).parents[1]
+
+
+def trial(name: str):
+    """A module of `trials/`, by its path."""
+    spec = importlib.util.spec_from_file_location(f"trial_{name}", ROOT / "trials" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+mutations = trial("mutations")
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+@pytest.fixture(scope="module")
+def result():
+    return sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def file(result, tmp_path_factory):
+    return result.save(tmp_path_factory.mktemp("file") / "a.sapm")
+
+
+def refused(call, *names) -> str:
+    """The sentence of a ValueError or OSError that has these names in it."""
+    with pytest.raises((ValueError, OSError)) as error:
+        call()
+    said = str(error.value)
+    assert "\n" not in said and len(said) < 600 and all(str(name) in said for name in names)
+    return said
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_damage_is_noticed_or_does_no_harm(file, tmp_path):
+    """300 seeded changes of the bytes or the header: a sentence that names the file, or the very same arrays and description."""
+    body, (arrays, about) = file.read_bytes(), store.read(file)
+    path, makers = tmp_path / "b.sapm", [*mutations.BYTES.values(), mutations.header]
+    for k in range(300):
+        draw = np.random.default_rng([7, k])
+        path.write_bytes(makers[k % len(makers)](draw, body))
+        try:
+            found, said = store.read(path)
+        except ValueError as error:
+            assert str(path) in str(error) and "\n" not in str(error) and len(str(error)) < 600
+        else:
+            assert said == about and found.keys() == arrays.keys()
+            assert all(np.array_equal(a, found[name], equal_nan=True) for name, a in arrays.items())
+    path.write_bytes(mutations.rewritten(np.random.default_rng(0), body))
+    assert store.read(path)[1] == about
+
+
+def test_forged_files(file, tmp_path):
+    """Wrong contents under a right checksum: a sentence, or a result whose numbers are finite."""
+    arrays, about = store.read(file)
+    path, outcomes = tmp_path / "b.sapm", []
+    for k in range(40):
+        path.write_bytes(mutations.forged(np.random.default_rng([11, k]), arrays, about))
+        try:
+            found = sapm.load(path)
+        except ValueError as error:
+            assert str(path) in str(error) and "\n" not in str(error) and len(str(error)) < 600
+            outcomes.append("refused")
+        else:
+            assert np.isfinite(found.best([0.0, 0.5])).all() and np.isfinite(found.table[0]["loss"])
+            outcomes.append("loaded")
+    assert outcomes.count("refused") > 20
+
+    def claimed(**changes):
+        store.write(path, arrays, about | {"config": about["config"] | changes})
+        return refused(lambda: sapm.load(path), path)
+
+    assert "its depth is 1000000000, and it has 2 layers" in claimed(depth=10**9)
+    assert "other widths" in claimed(width=10**9)
+    assert "its method is 'evil'" in claimed(method="evil")
+    assert "'evil', which gauss-newton does not know" in claimed(options={"evil": 1})
+    state = {name: np.full_like(a, np.nan) if name == "state/0001" else a for name, a in arrays.items()}
+    store.write(path, state, about)
+    assert "its networks are not those of its state" in refused(lambda: sapm.load(path), path)
+    spoilt = arrays | {"samples/term0/y": np.full_like(arrays["samples/term0/y"], np.inf)}
+    assert "not finite" in refused(lambda: stored.check(path, spoilt, about), path)
+
+
+def test_what_is_no_file_of_ours(tmp_path, monkeypatch):
+    """Other formats, pipes, devices, files larger than the memory: one sentence each, at once; and nothing is unpickled."""
+    marker = tmp_path / "marker"
+    for name, body in mutations.others(str(marker)).items():
+        (tmp_path / name).write_bytes(body)
+        refused(lambda name=name: sapm.load(tmp_path / name), tmp_path / name)
+    assert not marker.exists()
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a file on disk" in refused(lambda: sapm.load(tmp_path / "pipe"))
+    assert "is not a file on disk" in refused(lambda: sapm.load("/dev/zero"))
+    monkeypatch.setattr(store, "installed_memory", lambda: 1000)
+    assert "larger than the memory" in refused(lambda: sapm.load(tmp_path / "zeros"))
+    for text in ("[" * 10**5, "[]", "", "\ufeff", "{"):
+        (tmp_path / "a.json").write_text(text)
+        assert "is damaged" in refused(lambda: store.read_json(tmp_path / "a.json"), tmp_path / "a.json")
+
+
+def test_nothing_that_loads_can_run_code():
+    """No module of the package imports pickle, marshal, shelve or joblib, or calls eval, exec or an np.load with pickles."""
+    for path in Path(sapm.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|joblib|dill|cloudpickle)\b", text, re.M), path
+        assert not re.search(r"(?<![.\w])(eval|exec|compile)\(|allow_pickle=True", text), path
+        assert "exec_module" not in text or path.name == "arguments.py"
+
+
+# ---------------------------------------------------------------- tables of points
+
+POINTS = {
+    "x,t\n1,2\n": [[2, 1]],
+    "\ufefft,x\r\n1,2\r\n": [[1, 2]],
+    "t,x,note\n1,2,a\n\n3,4\n": [[1, 2], [3, 4]],
+    "t,x\n1,2,,\n": [[1, 2]],
+    "c," * 10**5 + "t,x\n" + "a," * 10**5 + "1,2\n": [[1, 2]],
+    "t,x\n1,2,3\n": "line 2 has 3 cells, and the first line names 2 columns",
+    "t,x\n1\n": "line 2, column 'x': '' is not a number",
+    "t,x\n1,\n": "line 2, column 'x': '' is not a number",
+    "t,x\n1,a\n": "'a' is not a number",
+    "t,x\n1,1_0\n": "'1_0' is not a number",
+    "t,x\n1,١\n": "is not a number",
+    "t,x\n1,inf\n": "'inf' is not finite",
+    "t,x\n1,1e999\n": "is not finite",
+    "t,x\n1,\x1b[31m\n": r"'\x1b[31m' is not a number",
+    "t,x,x\n1,2,3\n": "2 columns called 'x'",
+    "t;x\n1;2\n": "has no column 't'",
+    "t,x\n": "has no points",
+    "": "is empty",
+}
+
+
+@pytest.mark.parametrize("text", POINTS, ids=lambda text: text[:20].encode().hex())
+def test_tables(text, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    wanted = POINTS[text]
+    if isinstance(wanted, list):
+        assert export._points(path, ("t", "x"))[1].tolist() == wanted
+    else:
+        assert wanted in refused(lambda: export._points(path, ("t", "x")), path)
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    """It is not read whole."""
+    monkeypatch.setattr(export, "LINE", 1000)
+    path = tmp_path / "a.csv"
+    path.write_text("t,x\n" + "1," * 5000)
+    assert "line 2 is longer than 1000 characters" in refused(lambda: export._points(path, ("t", "x")), path)
+
+
+# ---------------------------------------------------------------- strings and places
+
+
+def test_hostile_strings_in_the_page(result):
+    """Wherever a user's text can stand in it, it is text: no element, no attribute, no formula in a figure."""
+    page = trial("page")
+    for text in page.strings("http://example.org"):
+        words = f"{text} {text[::-1]}"
+        run = replace(result.run, reason=(words,), status=(words,))
+        samples = replace(result.samples, names=(text,))
+        config = result.config | {"choice": words, words: words, "activation": words}
+        written = report.page(replace(result, run=run, samples=samples, config=config), words)
+        assert report.POLICY in written
+        body = written.replace(report.POLICY, "")
+        found = set(re.findall(r"<\s*([a-zA-Z!/][\w-]*)", body))
+        assert {name.lower().strip("/") for name in found} <= {
+            "!doctype", "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "figure", "img", "figcaption",
+            "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd",
+        }  # fmt: skip
+        assert not re.search(r"<[^>]*\son\w+\s*=", body)
+        str(replace(result, config=config).summary())
+
+
+def call(*arguments, code=2):
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output and len(done.stderr.strip().splitlines()) == 1
+    return done.stderr
+
+
+def test_no_file_says_which_code_is_run(tmp_path, monkeypatch):
+    """A folder that names code, or leads out of itself, is refused; the code is not run, and nothing outside is written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('ran', 'w')\nproblem = None\n")
+    series = tmp_path / "series"
+    series.mkdir()
+    settings = {"problem": "evil.py:problem", "models": ["ls"], "settings": {"depth": 2}}
+    (series / "models.json").write_text(json.dumps(settings))
+    assert "its problem is code; name it again: --problem evil.py:problem" in call("resume", series)
+    assert not (tmp_path / "ran").exists()
+    for wrong in ({"models": ["../x"]}, {"settings": {"out": "x"}}, {"problem": 3}, {"models": 3}):
+        (series / "models.json").write_text(json.dumps(settings | wrong))
+        assert "models.json is damaged" in call("resume", series)
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    for wrong in ("../x", 3, None):
+        (plan / "reproduce.json").write_text(
+            json.dumps({"experiments": ["transport_1d"], "models": [wrong], "sizes": [], "quick": 1})
+        )
+        assert "reproduce.json is damaged" in call("resume", plan)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["evil.py", "plan", "series"]
+
+
+@pytest.mark.parametrize("name", [".lock", "history.jsonl", "checkpoint", "checkpoint/aux-000.npy"])
+def test_a_run_stays_in_its_folder(name, tmp_path):
+    """A link that leads out of a run folder would be written through."""
+    outside = tmp_path / ("folder" if name == "checkpoint" else "outside")
+    outside.mkdir() if name == "checkpoint" else outside.write_text("mine")
+    (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "run" / name).symlink_to(outside)
+    with pytest.raises(ValueError, match="leads out of"):
+        sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=0, progress=False, out=tmp_path / "run")
+    assert outside.is_dir() or outside.read_text() == "mine"
+    with pytest.raises(ValueError, match="is not the name of a folder"), store.Claim(Path("a\0b")):
+        pass
+
+
+def test_the_unforeseen_has_one_line_too(monkeypatch):
+    """A mistake of ours, or of the problem's code: no traceback unless it is asked for, and an exit code of its own."""
+
+    def broken():
+        raise KeyError("k\n\x1b[31m")
+
+    monkeypatch.setattr(store, "environment", broken)
+    said = call("info", code=1)
+    assert said.startswith("sapm: KeyError: ") and "SAPM_TRACEBACK=1 shows where" in said and "\x1b" not in said
+    monkeypatch.setenv("SAPM_TRACEBACK", "1")
+    assert isinstance(CliRunner().invoke(app, ["info"]).exception, KeyError)
+
+
+# ---------------------------------------------------------------- extremes
+
+X = np.linspace(-1, 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: sapm.Regression(X * 1e300, X), r"X has 1e\+300 as the largest number of column 0; it must be 0 or between"),
+        (lambda: sapm.Regression(X, X * 1e-300), "Y has 1e-300 as the largest number"),
+        (lambda: sapm.SAPMRegressor().fit(X[:, None], X * 1e200), r"y has 1e\+200"),
+        (lambda: sapm.Regression(X, X, weights=np.full(10, 1e-200)), "weights has 1e-200"),
+        (lambda: sapm.Regression(np.array([1, "2", 3], object), X[:3]), "X must hold real numbers"),
+        (lambda: sapm.Regression(X, X, names=["\x00"]), "a name must be printable"),
+        (lambda: sapm.Regression(X, X, names="x"), "must be 1 different names"),
+        (lambda: sapm.Box(x=(0, 1e300)), "at most 1e\\+50 in size"),
+        (lambda: sapm.Box(x=(1e15, 1e15 + 1)), "shift the coordinate"),
+        (lambda: sapm.Box(x="01"), "wanted x=.lower, upper."),
+        (lambda: sapm.Ball(10**9), "wanted at most 10000"),
+        (lambda: sapm.Ball(2, 10**400), "radius 1000"),
+        (lambda: sapm.Function(sapm.Box(x=(0, 1)), lambda p: 1e300), "f is too large at"),
+        (lambda: sapm.Function(sapm.Box(x=(0, 1)), lambda p: 10**400), "f returned 1000"),
+        (lambda: sapm.Dirichlet(lambda p: 0.0, faces=3), "Dirichlet got faces=3; wanted a list of names"),
+        (lambda: sapm.solve(curve(), depth=10**9), "depth=1000000000 is too large; give 10000 or less"),
+        (lambda: sapm.solve(curve(), width=10**9), "width=1000000000 is too large"),
+        (lambda: sapm.solve(curve(), seeds=10**12), "seeds=1000000000000 is too large"),
+        (lambda: sapm.solve(curve(), alpha=[[1], [2, 3]]), "alpha=.* must be a positive, finite number"),
+        (lambda: sapm.solve(curve(), max_seconds=1j), "max_seconds=1j must be a positive, finite number"),
+        (lambda: sapm.solve(curve(), activation=np.sum), "must be an elementwise JAX function|uses NumPy"),
+        (lambda: sapm.solve(sapm.Function(sapm.Box(x=(0, 1)), lambda p: p.x), points=10**15), "this machine has"),
+        (lambda: sapm.solve(sapm.Function(sapm.Box(x=(0, 1)), lambda p: p.x), points=1.5), "points=1.5 is not a whole number"),
+        (lambda: sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u, sapm.Dirichlet(lambda p: 0.0)), "the residual returned u itself"),
+        (lambda: sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u + 1, sapm.Dirichlet(lambda p: 0.0)), "write u.value for its value"),
+        (lambda: sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: 1e300 * u.x, sapm.Inflow(lambda p: 0.0)), "or larger than"),
+    ],
+)
+def test_extremes_are_refused(make, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence) as error:
+        make()
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+# ---------------------------------------------------------------- the trials themselves
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("files", "--count", "60"), ("fuzz", "--cases", "300"), ("page",)], ids=lambda c: c[0])
+def test_trials(command, tmp_path):
+    name, *more = command
+    words = [sys.executable, str(ROOT / "trials" / f"{name}.py"), *more, "--jobs", "2", "--out", str(tmp_path / "o.json")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "o.json").read_text())["passed"]

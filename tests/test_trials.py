@@ -1,0 +1,157 @@
+"""The trials of trials/ in short: ended by signals and continued, long use, the same numbers twice. The full counts are slow."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sapm
+from sapm import arguments, devices, solver, store
+from sapm.train import Loop
+
+sys.path.append(str(Path(__file__).parents[1] / "trials"))
+
+import disk
+import kill
+import long
+import machines
+import stated
+from combinations import COMBINATIONS
+from common import Place, checkpoints, differences, until
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """As a user has it: single precision outside."""
+
+
+def test_terminated_killed_and_continued(tmp_path, monkeypatch):
+    """SIGTERM: exit 143, the state saved, the command to continue with. Then SIGKILL. Then the uninterrupted run, bit for bit."""
+    monkeypatch.setattr(solver, "CHECKPOINT_SECONDS", 0.0)
+    combination, place, out = COMBINATIONS["curve, LS, gd"], Place(tmp_path), tmp_path / "run"
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+        process = place.start(combination.resume(out) if checkpoints(out) else combination.run(out), [])
+        count = lambda: (out / "history.jsonl").read_bytes().count(b"\n") if checkpoints(out) else 0  # noqa: E731
+        before = count()
+        assert until(lambda count=count, before=before: count() > before + 10, process, 120)
+        process.send(number)
+        assert process.end() == code, process.errors
+        if code == 143:
+            assert process.last == f"sapm: interrupted; continue with: sapm resume {out}" and "Traceback" not in process.errors
+            assert json.loads((out / "summary.json").read_text())["seeds"][0]["status"] == "interrupted"
+    (out / "checkpoint" / ".latest.sapm.a1b2c3d4").write_text("cut off")
+    sapm.resume(out, progress=False)
+    settings = {"depth": 2, "width": 5, "model": "ls", "method": "gd", "seeds": 2, "max_iter": combination.iterations}
+    sapm.solve(stated.curve(), **settings, out=tmp_path / "whole", progress=False)
+    assert differences(tmp_path / "whole", out) == []
+    env = json.loads((out / "env.json").read_text())  # of the process that began, and of this one, whose flags are others
+    assert [later["from_iteration"] > 0 for later in env["later"]] == [True] and env["processor"] == env["later"][0]["processor"]
+    assert {"commit", "cores_usable", "device_software", "x64", "flags", "vector_units"} <= env.keys()
+
+
+def test_every_signal_has_its_code():
+    """128 and the number of the signal; also where several processes must hear of it before one of them ends."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        with pytest.raises(KeyboardInterrupt), arguments.stoppable() as code:
+            os.kill(os.getpid(), number)
+            sum(range(10**6))
+        assert code() == 128 + number
+
+
+def test_signals_are_held_back_and_remembered(monkeypatch):
+    monkeypatch.setattr(devices.jax, "process_count", lambda: 2)
+    before = signal.getsignal(signal.SIGTERM)
+    with arguments.stoppable() as code, devices.held_back() as asked:
+        assert not asked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked() and code() == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_stall_is_judged_by_all_records():
+    """What is kept from record to record says the same as all records looked through again."""
+    rng, decided = np.random.default_rng(0), 0
+    for trial in range(40):
+        loop, stall, patience = object.__new__(Loop), float(rng.choice([0.0, 1e-3, 0.1])), int(rng.integers(1, 40))
+        loop.active, loop.validation, loop.records, loop.early = np.ones(3, bool), None, [], 0
+        loop.lowest = loop.lowest_before = np.full((2, 3), np.inf)
+        loop.seeds, loop.began, loop.chosen, loop.done = (0, 1, 2), 0.0, np.zeros(3, int), np.zeros(3, int)
+        stopped: list[int] = []
+        loop.stop = lambda i, status, why, stopped=stopped: stopped.append(i)
+        walk = np.exp(-np.abs(rng.normal(size=(60, 2, 3))).cumsum(0) * rng.choice([0.0, 0.01, 0.3], 3) + 0.05 * rng.normal())
+        if trial % 5 == 0:
+            walk[rng.integers(60), 1, 0] = np.nan
+        for k, current in enumerate(walk):
+            loop.done, loop.current = np.full(3, 3 * k), current * rng.uniform(0.99, 1.01)
+            loop.record()
+            stopped.clear()
+            loop.stop_stalled(stall, patience)
+            losses = np.array([r[2:4] for r in loop.records])
+            early = sum(r[0][0] <= 3 * k - patience for r in loop.records)
+            wanted = []
+            if early:
+                fell = (losses[early:].min(0) < losses[:early].min(0) * (1 - stall)).any(0)
+                wanted = np.flatnonzero(~fell).tolist()
+            assert stopped == wanted
+            decided += len(wanted)
+    assert decided > 100
+
+
+def test_where_nothing_can_be_written(tmp_path, monkeypatch):
+    """The sentence names the file that was wanted, not a temporary one; a line of the log that does not fit says which log."""
+    monkeypatch.setattr(store.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(OSError(30, "Read-only file system", "x")))
+    with pytest.raises(OSError, match=r"Read-only file system; what was written before is kept: '.*model.sapm'"):
+        store.write_whole(tmp_path / "model.sapm", b"")
+    folder = store.Folder(tmp_path)
+    folder._history = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        folder.append({"iteration": 1})
+
+
+def test_blocks_never_raise_the_loss(tmp_path):
+    """Every block update recorded: no rise beyond rounding, never above the bound."""
+    row = long.follow("curve, SAPM, relu", 2000)
+    assert row["updates"] >= 1900 and row["up"] == row["broken"] == 0 and 0 < row["share"] <= 1 and row["carried"] < 1
+    assert np.all(np.array(row["last"]) < 0.3 * np.array(row["first"]))
+
+
+def test_files_of_numbers_are_compared():
+    """A difference is found where it begins, and two environments are told apart."""
+    a = {"loss": [[1.0, 0.5, 0.1]], "mean_squared_loss": [[1.0, 0.5, 0.1]], "iteration": [[0, 1, 10]]}
+    a |= {"values": [[[1.0], [2.0]]], "sha256": "a", "rows": [{"test_error": 0.1}]}
+    b = a | {"loss": [[1.0, 0.5, 0.1 * (1 + 1e-5)]]}
+    (same,) = machines.compare({"cases": {"c": a}}, {"cases": {"c": a}})
+    (other,) = machines.compare({"cases": {"c": a}}, {"cases": {"c": b}})
+    assert same["equal"] and not other["equal"]
+    assert other["after"][1] == 0 and other["after"][10] == pytest.approx(1e-5, rel=1e-3)
+    assert machines.judged([same], exact=False)[0] and not machines.judged([other], exact=False)[0]
+    assert machines.differing({"p": {"jax": "1"}, "x": 1}, {"p": {"jax": "2"}, "x": 1}) == ["p.jax: 1 | 2"]
+
+
+@pytest.mark.slow
+def test_every_kind_of_run_is_continued_bit_for_bit(tmp_path):
+    runs = str(len(COMBINATIONS))
+    assert kill.main(["--runs", runs, "--signal", "kill", "--out", str(tmp_path / "a.json")]) == 0
+    assert kill.main(["--runs", "6", "--signal", "int,term", "--seed", "1"]) == 0
+    assert len(json.loads((tmp_path / "a.json").read_text())["runs"]) == int(runs)
+
+
+@pytest.mark.slow
+def test_disks():
+    assert disk.main([]) == 0
+
+
+@pytest.mark.slow
+def test_long_use():
+    assert long.main(["updates", "--count", "20000"]) == 0
+    assert long.main(["solves", "--count", "30"]) == 0
+    assert long.main(["sweeps", "--count", "2000"]) == 0
+
+
+@pytest.mark.slow
+def test_the_same_numbers_twice():
+    assert machines.main(["twice"]) == 0

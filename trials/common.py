@@ -1,0 +1,213 @@
+"""What the trials share: processes on cores of their own, files compared bit for bit, a verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import stated
+
+from sapm.store import environment, read
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 400.0  # seconds after which a process is taken to hang
+
+
+class Cores:
+    """Shares of the machine: as many cores for each of J jobs, so that programs are divided alike wherever they run."""
+
+    def __init__(self, jobs: int):
+        there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        each = max(1, len(there) // jobs)
+        self.free: queue.Queue = queue.Queue()
+        for j in range(jobs):
+            self.free.put([there[(j * each + k) % len(there)] for k in range(each)] if there else [])
+
+    @contextmanager
+    def taken(self):
+        mine = self.free.get()
+        try:
+            yield mine
+        finally:
+            self.free.put(mine)
+
+
+class Place:
+    """A folder of a trial, with data on disk and a cache of compiled programs that its processes share."""
+
+    def __init__(self, path: Path, cached: bool = True, device: str | None = "cpu"):
+        self.path = path
+        stated.write_data(path / "data")
+        self.variables = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+            stated.DATA: str(path / "data"),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        if device is not None:
+            self.variables.setdefault("JAX_PLATFORMS", device)
+        if cached:
+            self.variables.setdefault("JAX_COMPILATION_CACHE_DIR", str(path / "programs"))
+            self.variables |= {
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            }
+
+    def start(self, arguments: Sequence[str], cores: Sequence[int], often: bool = True, **more) -> Process:
+        """`sapm` with these arguments; `often`: with all the checkpoints there can be."""
+        program = [str(ROOT / "trials" / "often.py")] if often else ["-m", "sapm"]
+        return Process([sys.executable, *program, *arguments], self.variables, cores, **more)
+
+
+class Process:
+    def __init__(self, command: Sequence[str], variables: dict, cores: Sequence[int], **more):
+        self.said, self.text = tempfile.TemporaryFile(), None  # noqa: SIM115
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": self.said} | more
+        self.began = time.monotonic()
+        self.popen = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
+        if cores:
+            os.sched_setaffinity(self.popen.pid, cores)  # long before JAX counts them
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def send(self, number: int) -> None:
+        if self.running:
+            self.popen.send_signal(number)
+
+    def end(self) -> int:
+        """The exit code."""
+        try:
+            code = self.popen.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+            raise RuntimeError(f"a process did not end in {LIMIT:g} s: {self.popen.args}") from None
+        self.text = self.errors
+        self.said.close()
+        return code
+
+    @property
+    def errors(self) -> str:
+        """What it said on its standard error."""
+        if self.text is None:
+            return os.pread(self.said.fileno(), 10**7, 0).decode(errors="replace").strip()
+        return self.text
+
+    @property
+    def last(self) -> str:
+        """What it said last."""
+        return (self.errors.splitlines() or [""])[-1]
+
+
+def until(true: Callable[[], bool], process: Process, seconds: float = LIMIT) -> bool:
+    """Wait for it; False if the process ends before."""
+    end = time.monotonic() + seconds
+    while process.running:
+        if true():
+            return True
+        if time.monotonic() > end:
+            process.popen.kill()
+            raise RuntimeError(f"nothing happened in {seconds:g} s: {process.popen.args}")
+        time.sleep(0.002)
+    return False
+
+
+def newest(folder: Path, pattern: str) -> int:
+    """When the newest of these files was written; 0 if there is none."""
+    times = []
+    for file in folder.glob(pattern):
+        try:
+            times.append(file.stat().st_mtime_ns)
+        except FileNotFoundError:
+            continue
+    return max(times, default=0)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("**/checkpoint/latest.sapm"))
+
+
+# ---------------------------------------------------------------- equal, bit for bit
+
+
+def _content(path: Path) -> dict:
+    """All that a .sapm file says, but for the clock and the machine."""
+    arrays, about = read(path)
+    found = {name: (a.dtype.str, a.shape, a.tobytes()) for name, a in arrays.items() if name != "history/seconds"}
+    return found | {f"about/{name}": value for name, value in about.items() if name != "env"}
+
+
+def _lines(path: Path) -> dict:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {str(i): {name: value for name, value in row.items() if name != "seconds"} for i, row in enumerate(rows)}
+
+
+READERS = {
+    "model.sapm": _content,
+    "checkpoint/latest.sapm": _content,
+    "history.jsonl": _lines,
+    "summary.json": lambda path: json.loads(path.read_text()),
+    "config.json": lambda path: json.loads(path.read_text()),
+}
+
+
+def differences(a: Path, b: Path) -> list[str]:
+    """What is not equal in two folders of runs, times aside; and what writes that were cut off have left in the second."""
+    runs = [sorted(str(p.parent.relative_to(folder)) for p in folder.glob("**/config.json")) for folder in (a, b)]
+    if runs[0] != runs[1]:
+        return [f"runs {runs[0]} and {runs[1]}"]
+    found = [f"{p.relative_to(b)} left behind" for p in b.glob("**/.*.????????")]
+    for run in runs[0]:
+        for name, reader in READERS.items():
+            files = [x / run / name for x in (a, b)]
+            if not all(f.exists() for f in files):
+                found.append(f"{run}/{name} is missing")
+                continue
+            one, other = map(reader, files)
+            found += [f"{run}/{name}: {key}" for key in sorted({*one, *other}) if one.get(key) != other.get(key)]
+    return found
+
+
+# ---------------------------------------------------------------- side by side, and the end
+
+
+def side_by_side(work: Callable, items: Iterable, jobs: int, tell: Callable[[int, object], None] = lambda i, found: None) -> list:
+    """[work(item), …] by so many threads; `tell` is called as they end. What fails ends all of it."""
+    items, lock, count = list(items), threading.Lock(), [0]
+
+    def one(item):
+        found = work(item)
+        with lock:
+            count[0] += 1
+            tell(count[0], found)
+        return found
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, items))
+
+
+def verdict(name: str, good: bool, sentence: str, figures: dict, out: str | None, began: float) -> int:
+    """Print the last line, write the JSON, and return the exit code."""
+    seconds = time.monotonic() - began
+    if out is not None:
+        told = {"trial": name, "good": good, "verdict": sentence, "seconds": seconds, "env": environment()} | figures
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        Path(out).write_text(json.dumps(told, indent=1, default=str) + "\n")
+    print(f"{name}: {'GOOD' if good else 'FAILED'}: {sentence} ({seconds:.0f} s)", flush=True)
+    return 0 if good else 1
+
+
+def jobs_option(parser) -> None:
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes at a time")
+    parser.add_argument("--out", help="a JSON file to write")

@@ -1,0 +1,260 @@
+"""Damage for a model file: to its bytes, to its header, and to what it says while its checksum is made right again."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Draw = np.random.Generator
+
+
+def taken_apart(body: bytes) -> tuple[dict, bytes]:
+    """(header, payload) of a safetensors file."""
+    n = int.from_bytes(body[:8], "little")
+    return json.loads(body[8 : 8 + n]), body[8 + n :]
+
+
+def together(header: Any, payload: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + payload
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def _place(draw: Draw, body: bytes) -> int:
+    """Anywhere; one time in three in the header or at its ends."""
+    n = 8 + int.from_bytes(body[:8], "little")
+    return int(draw.integers(min(n + 16, len(body)))) if draw.random() < 1 / 3 else int(draw.integers(len(body)))
+
+
+def flip(draw: Draw, body: bytes) -> bytes:
+    changed = bytearray(body)
+    for _ in range(1 if draw.random() < 0.7 else int(draw.integers(2, 100))):
+        changed[_place(draw, body)] ^= 1 << int(draw.integers(8))
+    return bytes(changed)
+
+
+def cut(draw: Draw, body: bytes) -> bytes:
+    return body[: _place(draw, body)]
+
+
+def append(draw: Draw, body: bytes) -> bytes:
+    return body + draw.bytes(int(draw.choice([1, 2, 7, 8, 64, 4096])))
+
+
+def blank(draw: Draw, body: bytes) -> bytes:
+    at, length, fill = _place(draw, body), int(draw.choice([1, 8, 64, 4096])), bytes([int(draw.choice([0, 255, 32]))])
+    return body[:at] + fill * min(length, len(body) - at) + body[at + length :]
+
+
+def shuffle(draw: Draw, body: bytes) -> bytes:
+    a, b = sorted(_place(draw, body) for _ in range(2))
+    return [body[b:] + body[:b], body[:a] + body[b:], body[:b] + body[a:], b"\xef\xbb\xbf" + body][int(draw.integers(4))]
+
+
+def length(draw: Draw, body: bytes) -> bytes:
+    """Another length of the header: none, a byte more, more than the file, 2⁶³ and beyond."""
+    n = int.from_bytes(body[:8], "little")
+    wrong = draw.choice(
+        np.array([0, 1, n - 8, n - 1, n + 1, n + 8, len(body), 10**8, 2**31, 2**40, 2**63 - 1, 2**63, 2**64 - 1], object)
+    )
+    return int(wrong).to_bytes(8, "little") + body[8:]
+
+
+BYTES = {f.__name__: f for f in (flip, cut, append, blank, shuffle, length)}
+
+
+# ---------------------------------------------------------------- the header, its checksum left as it was
+
+
+def _tensor(draw: Draw, header: dict) -> str:
+    return str(draw.choice([name for name in header if name != "__metadata__"]))
+
+
+def _edit(draw: Draw, header: dict, payload: bytes) -> bytes:
+    name = _tensor(draw, header)
+    entry, meta = header[name], header["__metadata__"]
+    begin, end = entry["data_offsets"]
+    other = header[_tensor(draw, header)]
+    edits: list[Callable[[], Any]] = [
+        lambda: entry.update(dtype=str(draw.choice(["F32", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "C64", "X", ""]))),
+        lambda: entry.update(shape=list(reversed(entry["shape"]))),
+        lambda: entry.update(shape=[*entry["shape"], 1]),
+        lambda: entry.update(shape=[2**62, 4]),
+        lambda: entry.update(shape=[-1]),
+        lambda: entry.update(shape=[0, 2**40]),
+        lambda: entry.update(shape="many"),
+        lambda: entry.update(data_offsets=[begin, end + 8]),
+        lambda: entry.update(data_offsets=[end, begin]),
+        lambda: entry.update(data_offsets=list(other["data_offsets"])),
+        lambda: entry.update(data_offsets=[2**63, 2**64]),
+        lambda: entry.update(data_offsets=[0]),
+        lambda: header.pop(name),
+        lambda: header.update({f"{name}-": header.pop(name)}),
+        lambda: header.update(extra={"dtype": "F64", "shape": [0], "data_offsets": [0, 0]}),
+        lambda: header.update(extra=3),
+        lambda: meta.update(version=str(draw.choice(["2", "99", "10000000000", "-1", "1.0", "", "²", "١", "9" * 5000, " 1"]))),
+        lambda: meta.update(format=str(draw.choice(["pt", "", "Sapm"]))),
+        lambda: meta.pop(str(draw.choice(["sha256", "about", "version", "format"]))),
+        lambda: meta.update(sha256=str(draw.choice(["", "0" * 64, "x"]))),
+        lambda: meta.update(about=meta["about"][: int(draw.integers(len(meta["about"])))]),
+        lambda: meta.update(about=str(draw.choice(["", "null", "[]", "{}", "[" * 10**5, "NaN", '"a"', "\ud800"]))),
+        lambda: meta.update(version=1),
+        lambda: header.update(__metadata__=[]),
+        lambda: header.pop("__metadata__"),
+    ]
+    edits[int(draw.integers(len(edits)))]()
+    return together(header, payload)
+
+
+def header(draw: Draw, body: bytes) -> bytes:
+    """An edit of the header, or another text in its place."""
+    found, payload = taken_apart(body)
+    if draw.random() < 0.85:
+        return _edit(draw, found, payload)
+    texts = [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"{" * 10**5,
+        b'{"a":' * 10**4,
+        b"\xff" * 100,
+        b" " * 2**20,
+        json.dumps(found).encode("utf-16"),
+    ]
+    return together(texts[int(draw.integers(len(texts)))], payload)
+
+
+def rewritten(draw: Draw, body: bytes) -> bytes:
+    """The same header in other words (the order of its entries, spaces, one entry more beside the checksum): no damage at all."""
+    found, payload = taken_apart(body)
+    names = list(found)
+    draw.shuffle(names)
+    found = {name: found[name] for name in names}
+    found["__metadata__"] = dict(reversed(found["__metadata__"].items())) | ({"note": "<b>"} if draw.random() < 0.5 else {})
+    return together(json.dumps(found, indent=int(draw.integers(0, 3))).encode(), payload)
+
+
+# ---------------------------------------------------------------- forged: wrong contents under a right checksum
+
+WRONG = [
+    None, True, 0, -1, 1, 2, 10**9, 10**30, 1.5, -0.0, float("nan"), float("inf"), 1e308, "", "x", "../../x", "<script>",
+    "\x00",
+    "sapm",
+    "gauss-newton", "alternating", [], [1, 2], [[1], [2]], {}, {"a": {}},
+    ["x"] * 1000, [0] * 100,
+]  # fmt: skip
+
+
+def _somewhere(draw: Draw, tree: Any) -> tuple[Any, Any]:
+    """A container in a tree of JSON and a key of it; settings more often than the versions of packages."""
+    key = draw.choice(["config", "config", "config", *(k for k in tree if k != "env")])
+    while isinstance(tree[key], (dict, list)) and len(tree[key]) and draw.random() < 0.75:
+        tree = tree[key]
+        key = draw.choice(list(tree)) if isinstance(tree, dict) else int(draw.integers(len(tree)))
+    return tree, key
+
+
+def _reshaped(draw: Draw, a: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        ways: list[Callable[[], np.ndarray]] = [
+            lambda: a[None],
+            lambda: np.ascontiguousarray(a.T),
+            lambda: a.reshape(-1),
+            lambda: a[:-1] if a.ndim and len(a) else a.reshape(1),
+            lambda: np.concatenate([a, a]) if a.ndim else np.full((2,), a),
+            lambda: np.zeros((0, *a.shape[1:]), a.dtype),
+            lambda: np.zeros((*a.shape[:-1], 0), a.dtype),
+            lambda: a.astype(np.float32),
+            lambda: a.astype(np.int64),
+            lambda: a > 0,
+            lambda: a.astype(np.uint8),
+            lambda: np.full_like(a, np.nan) if a.dtype.kind == "f" else a - 10**6,
+            lambda: np.where(draw.random(a.shape) < 0.1, np.inf, a) if a.dtype.kind == "f" else a + 10**6,
+            lambda: a * 1e300 if a.dtype.kind == "f" else a * 0,
+            lambda: a * 1e-300 if a.dtype.kind == "f" else -a,
+            lambda: -a if a.dtype.kind != "b" else ~a,
+        ]
+        return ways[int(draw.integers(len(ways)))]()
+
+
+def forged(draw: Draw, arrays: dict[str, np.ndarray], about: dict) -> bytes:
+    """One or two wrong things, and a checksum that is right for them."""
+    from safetensors.numpy import save
+
+    from sapm import store
+
+    arrays, about = dict(arrays), json.loads(json.dumps(about))
+    for _ in range(int(draw.integers(1, 3))):
+        name = str(draw.choice(list(arrays)))
+        way = draw.random()
+        if way < 0.5:
+            tree, key = _somewhere(draw, about)
+            if draw.random() < 0.2:
+                del tree[key]
+            else:
+                tree[key] = WRONG[int(draw.integers(len(WRONG)))]
+        elif way < 0.6:
+            del arrays[name]
+        elif way < 0.7:
+            arrays[str(draw.choice(["x", "network/W99", "samples/term7/x", "state/9999", "kept/0000", "history/x"]))] = arrays[
+                name
+            ]
+        else:
+            arrays[name] = np.ascontiguousarray(_reshaped(draw, arrays[name]))
+        if not about or not arrays:
+            break
+    text = json.dumps(about)
+    meta = {"format": "sapm", "version": "1", "about": text, "sha256": store._digest(arrays, text)}
+    return save(arrays, meta)
+
+
+# ---------------------------------------------------------------- other formats
+
+
+class Evil:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, marker: str):
+        self.marker = marker
+
+    def __reduce__(self):
+        return exec, (f"open({self.marker!r}, 'w').close()",)
+
+
+def others(marker: str) -> dict[str, bytes]:
+    """Files of other formats; what unpickles them writes the marker."""
+    npy, npz, zipped, packed = io.BytesIO(), io.BytesIO(), io.BytesIO(), pickle.dumps(Evil(marker))
+    np.save(npy, np.array([Evil(marker)], object), allow_pickle=True)
+    np.savez(npz, W1=np.ones(3), o=np.array([Evil(marker)], object))
+    with zipfile.ZipFile(zipped, "w") as z:
+        z.writestr("archive/data.pkl", packed)
+        z.writestr("../../out", "out of the folder")
+    return {
+        "pickle": packed,
+        "npy": npy.getvalue(),
+        "npz": npz.getvalue(),
+        "torch": zipped.getvalue(),
+        "gzip": zlib.compress(packed),
+        "png": b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(100),
+        "hdf5": b"\x89HDF\r\n\x1a\n" + bytes(200),
+        "elf": b"\x7fELF\x02\x01\x01" + bytes(200),
+        "python": f"open({marker!r}, 'w').close()\n".encode() * 4,
+        "html": b"<!doctype html><title>404</title>",
+        "csv": b"x,y\n1,2\n" * 30,
+        "json": b'{"format": "sapm", "version": "1"}',
+        "text": "Größe\r\n".encode("utf-16"),
+        "empty": b"",
+        "zeros": bytes(4096),
+        "ones": b"\xff" * 4096,
+        "lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+    }
