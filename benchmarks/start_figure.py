@@ -1,8 +1,8 @@
 """The figure of the start page: convection with speed 30, a plain physics-informed network beside sapm.solve. Some minutes.
 
-python benchmarks/start_figure.py            # writes docs/figures/start.svg and prints what it shows
+python benchmarks/start_figure.py            # writes docs/figures/start.svg, and what it shows into docs/index.md
 
-Time is that of the cores (process time), from the call on, compilation included: other work on the machine changes it little.
+Time is that of the cores (process time), from the call on, compilation included. Best on a machine that has nothing else to do.
 Each training is a process of its own; networks are kept at every record, and their errors computed when the training is over.
 What was measured is kept in --keep, one file per training, and not measured again.
 """
@@ -10,6 +10,8 @@ What was measured is kept in --keep, one file per training, and not measured aga
 import argparse
 import json
 import math
+import os
+import re
 import subprocess
 import sys
 import time
@@ -84,6 +86,25 @@ def draw(found: dict[str, list[dict]], half: float, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def caption(found: dict[str, list[dict]], seconds: float) -> str:
+    """What the figure shows, in words."""
+    parts = []
+    for name, runs in found.items():
+        errors = [" and ".join(f"{error_at(run, at):.0e}" for run in runs) for at in (seconds / 2, seconds)]
+        parts.append(f"{name}: error {errors[0]} after {seconds / 2:.0f} seconds of the cores, {errors[1]} after {seconds:.0f}")
+    count = len(next(iter(found.values())))
+    return (
+        f"$u_t + {SPEED}\\, u_x = 0$ with the wave given at t = 0 and where it enters, {count} seeds each, {DEPTH} layers of "
+        f"{WIDTH} units, 1400 points, compilation included. {'; '.join(parts)}. (`python benchmarks/start_figure.py`; {cores()}.)\n"
+    )
+
+
+def cores() -> str:
+    from sapm.store import environment
+
+    return f"{os.cpu_count()} cores, JAX {environment()['packages']['jax']}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=2)
@@ -108,6 +129,8 @@ def main() -> None:
             said = ", ".join(f"{error_at(last, at):.1e} after {at:.0f}" for at in (given.seconds / 2, last["seconds"][-1]))
             print(f"{name}, seed {seed}: errors {said} s of CPU time", flush=True)
     draw(found, given.seconds / 2, Path(given.out))
+    page, text = Path("docs/index.md"), caption(found, given.seconds)
+    page.write_text(re.sub("(<!-- start -->\n).*(<!-- end -->)", lambda m: m[1] + text + m[2], page.read_text(), flags=re.S))
 
 
 if __name__ == "__main__":

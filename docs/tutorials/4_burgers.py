@@ -15,7 +15,7 @@ import numpy as np
 import sapm
 
 quick = {"depth": 3, "width": 8, "points": 100, "max_iter": 3, "boundary_points": 40}
-budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "points": 1000, "max_iter": 75}
+budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "points": 1000, "max_iter": 45}
 
 # %%
 # State it
