@@ -95,7 +95,7 @@ def caption(found: dict[str, list[dict]], seconds: float) -> str:
     count = len(next(iter(found.values())))
     return (
         f"$u_t + {SPEED}\\, u_x = 0$ with the wave given at t = 0 and where it enters, {count} seeds each, {DEPTH} layers of "
-        f"{WIDTH} units, 1400 points, compilation included. {'; '.join(parts)}. (`python benchmarks/start_figure.py`; {cores()}.)\n"
+        f"{WIDTH} units, 1400 points, with compilation. {'; '.join(parts)}. (`python benchmarks/start_figure.py`; {cores()}.)\n"
     )
 
 
