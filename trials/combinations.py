@@ -90,7 +90,7 @@ COMBINATIONS = {
         Combination("transport, LS, PM and SAPM in a series", "transport", "ls,pm,sapm", (3, 5), 2, 60, (*POINTS, "method=adam")),
         Combination("reaction, SAPM, sweeps", "reaction", "sapm", (3, 4), 2, 120, (*POINTS, SWEEPS)),
         Combination("heat, auto, resampled", "heat", "sapm", (3, 6), 2, 100, (*POINTS, "options.resample=7"), True),
-        Combination("burgers, auto, resampled", "burgers", "sapm", (3, 6), 2, 90, (*POINTS, "options.resample=10"), True),
+        Combination("burgers, auto, resampled", "burgers", "sapm", (3, 6), 2, 45, (*POINTS, "options.resample=10"), True),
         Combination(
             "burgers, auto, resampled, survivors",
             "burgers",
