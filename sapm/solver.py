@@ -299,8 +299,7 @@ def resume(
         checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
-            folder.reopen(store.environment(), int(before.run.history["iteration"].max()))
-            folder.write_json("config.json", config)
+            folder.reopen(config, store.environment(), int(before.run.history["iteration"].max()))
             folder.write_history(lines(before.run))
         more: dict[str, Any] = {
             "folder": folder if path.is_dir() else None,

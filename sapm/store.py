@@ -351,22 +351,29 @@ class Folder:
         if self.writes:
             write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
 
-    def reopen(self, env: dict, iteration: int) -> None:
-        """Take away what an earlier end has left (the checkpoint has as much), and note where the run goes on, if elsewhere."""
+    def reopen(self, config: dict, env: dict, iteration: int) -> None:
+        """Take away what an earlier end has left (the checkpoint has as much); note the new budget, and where the run goes on.
+
+        config.json stays what was asked for: how far points were drawn anew, for one, is in the checkpoint alone.
+        """
         if not self.writes:
             return
         self._tidy()
         for stale in (self.model, self.path / "summary.json"):
             stale.unlink(missing_ok=True)
+        budget = {name: config[name] for name in ("max_iter", "max_seconds")}
+        self.write_json("config.json", (self._held("config.json") or config) | budget)
+        held = self._held("env.json")
+        later = held.get("later") if isinstance(held.get("later"), list) else []
+        last = later[-1] if later else held
+        if not isinstance(last, dict) or last | {"from_iteration": 0} != json.loads(to_json(env | {"from_iteration": 0})):
+            self.write_json("env.json", held | {"later": [*later, {"from_iteration": iteration} | env]} if held else env)
+
+    def _held(self, name: str) -> dict:
         try:
-            held = json.loads((self.path / "env.json").read_text())
-            last = dict(held.get("later", [held])[-1])
-        except (OSError, ValueError, AttributeError):
-            held, last = {}, {}
-        last.pop("from_iteration", None)
-        if last != json.loads(to_json(env)):
-            later = [*held.get("later", []), {"from_iteration": iteration} | env]
-            self.write_json("env.json", held | {"later": later} if held else env)
+            return read_json(self.path / name)
+        except (OSError, ValueError):
+            return {}
 
     def _tidy(self) -> None:
         """Remove what writes that were cut off have left."""
