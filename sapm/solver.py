@@ -243,7 +243,8 @@ def execute(
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break
     if folder is not None:
-        keep(lambda: run)
+        last: Run = run  # type: ignore[assignment]
+        keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
         size = harder(problem, samples, weights_of(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
         lowest = lowest.seen(run, size)

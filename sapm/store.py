@@ -216,8 +216,8 @@ def environment() -> dict:
         "devices": [f"{d.platform}: {d.device_kind}" for d in devices],
         "device_software": ", ".join(devices[0].client.platform_version.splitlines()),
         "processes": jax.process_count(),
-        "x64": bool(jax.config.jax_enable_x64),
-        "matmul_precision": jax.config.jax_default_matmul_precision,
+        "x64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        "matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         "packages": packages,
         "commit": _commit(),
         "flags": {name: os.environ[name] for name in told},
@@ -364,7 +364,8 @@ class Folder:
         budget = {name: config[name] for name in ("max_iter", "max_seconds")}
         self.write_json("config.json", (self._held("config.json") or config) | budget)
         held = self._held("env.json")
-        later = held.get("later") if isinstance(held.get("later"), list) else []
+        later = held.get("later", [])
+        later = later if isinstance(later, list) else []
         last = later[-1] if later else held
         if not isinstance(last, dict) or last | {"from_iteration": 0} != json.loads(to_json(env | {"from_iteration": 0})):
             self.write_json("env.json", held | {"later": [*later, {"from_iteration": iteration} | env]} if held else env)
