@@ -78,7 +78,7 @@ def load_problem(spec: str):
     path, _, name = spec.rpartition(":") if ":" in spec else (spec, "", "")
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"{shown(path)} does not exist; give file.py:name with the name of a problem in it.")
+        raise FileNotFoundError(f"{shown(path, 300)} does not exist; give file.py:name with the name of a problem in it.")
     if not name:
         raise ValueError(f"{spec} names no problem; give {path}:name, with the name of a problem in that file.")
     from importlib.util import module_from_spec, spec_from_file_location
