@@ -28,7 +28,9 @@ def sentence(error: BaseException) -> str:
         return f"the memory is not enough ({shown(what)}); give fewer points or seeds, or a smaller network."
     if isinstance(error, OSError) and error.strerror:
         return shown(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror), LINE)
-    return shown(str(error).splitlines()[0], LINE) if str(error).strip() else type(error).__name__
+    first = (str(error).splitlines() or [""])[0].rstrip()
+    whole = first if first.endswith((".", ":", "?")) else str(error)  # else the line ends in a name that has lines of its own
+    return shown(whole.strip(), LINE) or type(error).__name__
 
 
 @contextmanager

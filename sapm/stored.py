@@ -61,7 +61,7 @@ def _count(given: Any, least: int = 0) -> bool:
 
 def _description(about: dict, need: Callable) -> None:
     need(about.get("kind") in ("regression", "pde"), f"it is about {brief(about.get('kind'))}, and not about data or a PDE")
-    names, fields, parameters = about.get("names"), about.get("fields", ["u"]), about.get("parameters", {})
+    names, fields, parameters = about.get("names", []), about.get("fields", ["u"]), about.get("parameters", {})
     need(_words(names) and len(set(names)) == len(names) > 0, "it does not name the coordinates")
     need(_words(fields) and len(fields) > 0, "it does not name the functions")
     numbers = parameters.values() if isinstance(parameters, dict) else [None]

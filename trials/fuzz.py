@@ -106,7 +106,8 @@ def main() -> int:
     parser.add_argument("--part", choices=list(PARTS), help="only this one")
     given = parser.parse_args()
     began, plan = time.monotonic(), planned(given.count, given.part)
-    batches = harness.run(Trial, (plan, given.seed), range(len(plan)), given.jobs)
+    with harness.shared_programs():
+        batches = harness.run(Trial, (plan, given.seed), range(len(plan)), given.jobs)
     found = []
     for batch in batches:
         part = plan[batch["case"]][0]
