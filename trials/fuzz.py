@@ -76,6 +76,7 @@ class Trial:
         return {"ok": not bad, "family": part, "examples": examples}
 
     def _one(self, one, drawn) -> dict:
+        one.prepare()
         self.watch.on = True
         try:
             found = harness.attempt(0, lambda _: one(drawn))
