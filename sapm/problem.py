@@ -53,7 +53,7 @@ class PDE:
             some = given if isinstance(given, (list, tuple)) else [given]
             wrong = next(c for c in some if not isinstance(c, (Condition, Periodic)))
             raise TypeError(
-                f"conditions={'[…, ' if some is given else ''}{brief(wrong)}{', …]' if some is given else ''} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
+                f"conditions has {brief(wrong)}; it must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
                 "sapm.Dirichlet, sapm.Neumann, sapm.Robin, sapm.Periodic or sapm.Observed."
             )
         conditions = tuple(c for c in given if isinstance(c, Condition))
