@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,9 @@ def edited(tree: Any, changes: list) -> Any:
         if way == "delete":
             del container[key]
         elif way == "add" and isinstance(container, dict):
-            container["more"] = value
+            container["more"] = deepcopy(value)
         else:
-            container[key] = value
+            container[key] = deepcopy(value)
     return tree
 
 

@@ -117,8 +117,9 @@ class Watch:
         if not self._mine(path) and not os.fsdecode(path).startswith(self.cache):
             self.seen.append(f"{event} {os.fsdecode(path)[:200]!r}")
 
-    def take(self) -> str:
-        found, self.seen = self.seen, []
+    def take(self, but: str = "\0") -> str:
+        """The first that was seen, but for those that begin so; and all are forgotten."""
+        found, self.seen = [s for s in self.seen if not s.startswith(but)], []
         return found[0] if found else ""
 
 
