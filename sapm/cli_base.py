@@ -112,6 +112,8 @@ def guarded(command):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except (typer.Exit, typer.Abort):  # an end that a command has chosen
+            raise
         except Exception as error:
             if os.environ.get("SAPM_TRACEBACK"):
                 raise

@@ -142,8 +142,8 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError, AttributeError, KeyError) as error:
-        said = shown(str(error) or type(error).__name__)
-        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm: {said}.") from None
+        said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm{said}.") from None
     if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
     return arrays, read_json(path, metadata.get("about", ""))
