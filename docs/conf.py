@@ -12,7 +12,7 @@ templates_path = ["_templates"]
 
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 4
-suppress_warnings = ["config.cache"]  # the gallery's settings hold what cannot be pickled
+suppress_warnings = ["myst.header"]  # a page may begin with a heading of the second rank
 
 html_theme = "pydata_sphinx_theme"
 html_title = "sapm"

@@ -14,7 +14,7 @@ import numpy as np
 import sapm
 
 quick = {"depth": 3, "width": 8, "points": 100, "max_iter": 3}
-budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 6, "width": 20, "max_iter": 40}
+budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 6, "width": 10, "max_iter": 40}
 
 # %%
 # State it

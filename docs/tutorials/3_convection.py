@@ -17,7 +17,7 @@ import numpy as np
 import sapm
 
 quick = os.environ.get("SAPM_QUICK")
-size, steps = ({"depth": 3, "width": 8, "points": 100}, (20, 3)) if quick else ({"depth": 6, "width": 30}, (4000, 60))
+size, steps = ({"depth": 3, "width": 8, "points": 100}, (20, 3)) if quick else ({"depth": 6, "width": 30}, (3000, 60))
 
 # %%
 # The problem

@@ -15,7 +15,7 @@ import numpy as np
 import sapm
 
 quick = {"depth": 3, "width": 8, "points": 100, "max_iter": 3, "boundary_points": 40}
-budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "points": 1000, "max_iter": 75}
+budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "points": 1000, "max_iter": 45}
 
 # %%
 # State it
@@ -69,7 +69,7 @@ plt.show()
 # %%
 # Try next
 # --------
-# * ``nu = 0.01 / np.pi``, the benchmark's value, with ``depth=4, width=24, points=2000, max_iter=300``: minutes, and
-#   an error of about 1e-4.
-# * ``options={"resample": 0}``: the loss gets smaller and the answer worse.
+# * ``nu = 0.01 / np.pi``, the value of the benchmark, with ``width=24, points=2000, max_iter=300``: minutes
+#   (:doc:`/how-it-works`). With ``options={"resample": 0}`` the loss then gets smaller, and the answer worse
+#   (:doc:`/interface`).
 # * ``sapm.Initial(…, hard=True)``: the start holds exactly.

@@ -2,7 +2,7 @@
 Many seeds
 ==========
 
-One network tells little: another start may fail. Two hundred of them, side by side in one call, give a rate of
+One network tells little: another start may fail. A hundred of them, side by side in one call, give a rate of
 success.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 import sapm
 
-seeds, steps = (8, 4) if os.environ.get("SAPM_QUICK") else (200, 200)
+seeds, steps = (8, 4) if os.environ.get("SAPM_QUICK") else (100, 200)
 
 # %%
 # All of them
@@ -63,6 +63,6 @@ for name, found in {"all": result, "halved": halved}.items():
 # %%
 # Try next
 # --------
-# * ``result.plot("loss")`` draws bands in place of 200 curves; ``result.report("seeds.html")`` has it on a page.
+# * ``result.plot("loss")`` draws bands in place of 100 curves; ``result.report("seeds.html")`` has it on a page.
 # * ``activation="tanh"``: how does the rate change?
 # * ``method="alternating"``, the paper's own sweeps, with ``max_iter=2000``.
