@@ -28,7 +28,9 @@ def sentence(error: BaseException) -> str:
         return f"the memory is not enough ({shown(what)}); give fewer points or seeds, or a smaller network."
     if isinstance(error, OSError) and error.strerror:
         return shown(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror), LINE)
-    return shown(str(error).splitlines()[0], LINE) if str(error).strip() else type(error).__name__
+    first = (str(error).splitlines() or [""])[0].rstrip()
+    whole = first if first.endswith((".", ":", "?")) else str(error)  # else the line ends in a name that has lines of its own
+    return shown(whole.strip(), LINE) or type(error).__name__
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def load_problem(spec: str):
     path, _, name = spec.rpartition(":") if ":" in spec else (spec, "", "")
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"{shown(path)} does not exist; give file.py:name with the name of a problem in it.")
+        raise FileNotFoundError(f"{shown(path, 300)} does not exist; give file.py:name with the name of a problem in it.")
     if not name:
         raise ValueError(f"{spec} names no problem; give {path}:name, with the name of a problem in that file.")
     from importlib.util import module_from_spec, spec_from_file_location

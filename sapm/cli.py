@@ -22,6 +22,7 @@ from sapm.arguments import (
 )
 from sapm.cli_base import (
     BROKEN,
+    CONTINUE,
     DIVERGED,
     INTERRUPTED,
     Address,
@@ -154,7 +155,7 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
                 results[name].report(place / "report.html")
         except (KeyboardInterrupt, OSError) as error:
             if out is not None and any(out.glob("**/checkpoint/latest.sapm")):
-                error.add_note(f"continue with: sapm resume {out}")
+                error.add_note(f"{CONTINUE}sapm resume {out}")
             raise
         if "interrupted" in results[name].run.status:
             break

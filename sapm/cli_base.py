@@ -91,6 +91,9 @@ def console(stderr: bool = False):
     return Ours(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
+CONTINUE = "continue with: "  # a note that begins so is shown
+
+
 def guarded(command):
     """A user's mistake, a full disk, a missing file: one line and exit code 2; Ctrl-C 130, SIGTERM 143; anything unforeseen 1."""
 
@@ -112,6 +115,8 @@ def guarded(command):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except typer.Abort:  # an end that a command has chosen
+            raise
         except Exception as error:
             if os.environ.get("SAPM_TRACEBACK"):
                 raise
@@ -127,8 +132,8 @@ def guarded(command):
 
 
 def hint(error: BaseException) -> str:
-    """What was added to an error on its way: how to go on."""
-    return "; ".join(getattr(error, "__notes__", ()))
+    """What was added to an error on its way: how to go on. (JAX adds notes of its own.)"""
+    return "; ".join(note for note in getattr(error, "__notes__", ()) if note.startswith(CONTINUE))
 
 
 def _left(code: int) -> typer.Exit:

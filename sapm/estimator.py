@@ -74,7 +74,12 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         self.options = options
 
     def fit(self, X, y):
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
+        try:
+            X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
+        except OverflowError:
+            raise ValueError(
+                "X or y has a whole number that is too large for a float64; state the data in other units."
+            ) from None
         X, Y = table("X", X), table("y", np.asarray(y, np.float64).reshape(len(X), -1))
         networks = None
         if self.warm_start and hasattr(self, "result_"):

@@ -51,8 +51,10 @@ class PDE:
         function_of_point("residual", self.residual, alone=False)
         given = (self.conditions,) if isinstance(self.conditions, (Condition, Periodic)) else self.conditions
         if not isinstance(given, (list, tuple)) or not all(isinstance(c, (Condition, Periodic)) for c in given):
+            some = given if isinstance(given, (list, tuple)) else [given]
+            wrong = next(c for c in some if not isinstance(c, (Condition, Periodic)))
             raise TypeError(
-                f"conditions={brief(self.conditions)} must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
+                f"conditions has {brief(wrong)}; it must be a list of sapm.Initial, sapm.InitialVelocity, sapm.Inflow, "
                 "sapm.Dirichlet, sapm.Neumann, sapm.Robin, sapm.Periodic or sapm.Observed."
             )
         conditions = tuple(c for c in given if isinstance(c, Condition))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -288,7 +289,9 @@ CAPTIONS = {
 def image(figure: Figure) -> str:
     """A figure as an <img> with its data inside."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # names may have letters that the font does not
+        figure.savefig(buffer, format="png", dpi=130)
     return f'<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from sapm import store
 from sapm.experiments import EXPERIMENTS, PAPER, Experiment, find, paper
 from sapm.methods.build import choose
-from sapm.names import shown
 from sapm.objective import ROUNDING
 from sapm.result import Result
 from sapm.solver import resume, solve
@@ -119,9 +118,9 @@ def read_plan(out: Path) -> dict:
     held = store.read_json(out / PLAN)
     try:
         names, models, sizes = (held[name] or [] for name in ("experiments", "models", "sizes"))
-        return plan(names, models, [(int(L), int(M)) for L, M in sizes], bool(held["quick"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{out / PLAN} is damaged ({shown(str(error))}); begin again in another folder.") from None
+        return plan(names, models, [(L, M) for L, M in sizes], bool(held["quick"]))
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{out / PLAN} is damaged: it is not a plan of sapm reproduce; begin again in another folder.") from None
 
 
 def _words(held: dict) -> str:

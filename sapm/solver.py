@@ -243,7 +243,8 @@ def execute(
             if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
                 break
     if folder is not None:
-        keep(lambda: run)
+        last: Run = run  # type: ignore[assignment]
+        keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
         size = harder(problem, samples, weights_of(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
         lowest = lowest.seen(run, size)
@@ -299,8 +300,7 @@ def resume(
         checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
-            folder.reopen(store.environment(), int(before.run.history["iteration"].max()))
-            folder.write_json("config.json", config)
+            folder.reopen(config, store.environment(), int(before.run.history["iteration"].max()))
             folder.write_history(lines(before.run))
         more: dict[str, Any] = {
             "folder": folder if path.is_dir() else None,

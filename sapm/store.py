@@ -142,8 +142,8 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError, AttributeError, KeyError) as error:
-        said = shown(str(error) or type(error).__name__)
-        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm: {said}.") from None
+        said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm{said}.") from None
     if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
     return arrays, read_json(path, metadata.get("about", ""))
@@ -216,8 +216,8 @@ def environment() -> dict:
         "devices": [f"{d.platform}: {d.device_kind}" for d in devices],
         "device_software": ", ".join(devices[0].client.platform_version.splitlines()),
         "processes": jax.process_count(),
-        "x64": bool(jax.config.jax_enable_x64),
-        "matmul_precision": jax.config.jax_default_matmul_precision,
+        "x64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        "matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         "packages": packages,
         "commit": _commit(),
         "flags": {name: os.environ[name] for name in told},
@@ -351,22 +351,30 @@ class Folder:
         if self.writes:
             write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
 
-    def reopen(self, env: dict, iteration: int) -> None:
-        """Take away what an earlier end has left (the checkpoint has as much), and note where the run goes on, if elsewhere."""
+    def reopen(self, config: dict, env: dict, iteration: int) -> None:
+        """Take away what an earlier end has left (the checkpoint has as much); note the new budget, and where the run goes on.
+
+        config.json stays what was asked for: how far points were drawn anew, for one, is in the checkpoint alone.
+        """
         if not self.writes:
             return
         self._tidy()
         for stale in (self.model, self.path / "summary.json"):
             stale.unlink(missing_ok=True)
+        budget = {name: config[name] for name in ("max_iter", "max_seconds")}
+        self.write_json("config.json", (self._held("config.json") or config) | budget)
+        held = self._held("env.json")
+        later = held.get("later", [])
+        later = later if isinstance(later, list) else []
+        last = later[-1] if later else held
+        if not isinstance(last, dict) or last | {"from_iteration": 0} != json.loads(to_json(env | {"from_iteration": 0})):
+            self.write_json("env.json", held | {"later": [*later, {"from_iteration": iteration} | env]} if held else env)
+
+    def _held(self, name: str) -> dict:
         try:
-            held = json.loads((self.path / "env.json").read_text())
-            last = dict(held.get("later", [held])[-1])
-        except (OSError, ValueError, AttributeError):
-            held, last = {}, {}
-        last.pop("from_iteration", None)
-        if last != json.loads(to_json(env)):
-            later = [*held.get("later", []), {"from_iteration": iteration} | env]
-            self.write_json("env.json", held | {"later": later} if held else env)
+            return read_json(self.path / name)
+        except (OSError, ValueError):
+            return {}
 
     def _tidy(self) -> None:
         """Remove what writes that were cut off have left."""

@@ -41,6 +41,7 @@ def check(path: str | Path, arrays: Arrays, about: dict) -> None:
     try:
         _description(about, need)
         _settings(config, need)  # type: ignore[arg-type]
+        need(config["seeds"] == about["seeds"], "its settings name other seeds")  # type: ignore[index]
     except (ValueError, TypeError) as error:
         if str(error).startswith(f"{path} "):
             raise
@@ -60,7 +61,7 @@ def _count(given: Any, least: int = 0) -> bool:
 
 def _description(about: dict, need: Callable) -> None:
     need(about.get("kind") in ("regression", "pde"), f"it is about {brief(about.get('kind'))}, and not about data or a PDE")
-    names, fields, parameters = about.get("names"), about.get("fields", ["u"]), about.get("parameters", {})
+    names, fields, parameters = about.get("names", []), about.get("fields", ["u"]), about.get("parameters", {})
     need(_words(names) and len(set(names)) == len(names) > 0, "it does not name the coordinates")
     need(_words(fields) and len(fields) > 0, "it does not name the functions")
     numbers = parameters.values() if isinstance(parameters, dict) else [None]
@@ -91,11 +92,12 @@ def _settings(config: dict, need: Callable) -> None:
         need(_count(config.get(name, 0), least), f"its {name} is {brief(config.get(name))}")
     need(_count(config.get("max_iter")), "it does not say how many iterations were asked for")
     for name in ("points", "boundary_points", "test_points"):
-        need(config.get(name) is None or _count(config[name]), f"its {name} is {brief(config[name])}")
+        need(config.get(name) is None or _count(config[name]), f"its {name} is {brief(config.get(name))}")
     for name in ("max_seconds", "mu"):
         need(config.get(name) is None or 0 < number(config[name]) < np.inf, f"its {name} is {brief(config.get(name))}")
-    residuals = [config.get("lowest") or 0.0, *config.get("fresh", ())]
-    need(all(isinstance(v, (int, float)) for v in residuals), "its residuals at fresh points are not numbers")
+    fresh, lowest = config.get("fresh", []), config.get("lowest")
+    right = isinstance(fresh, list) and all(isinstance(v, (int, float)) for v in [*fresh, lowest or 0.0])
+    need(right, "its residuals at fresh points are not numbers")
     for name, count in (("alpha", config["depth"]), ("beta", config["depth"] - 1)):
         given = config.get(name)
         numbers = given if isinstance(given, list) else [given]
@@ -110,7 +112,7 @@ def _networks(arrays: Arrays, about: dict, need: Callable) -> None:
     """W_l (seeds, out, in) and b_l (seeds, out) for as many layers of as many units as the settings say."""
     config, seeds = about["config"], len(about["seeds"])
     found = sum(name.startswith("network/W") for name in arrays)
-    need(found == config["depth"], f"its depth is {config['depth']}, and it has {found} layers")
+    need(found == config["depth"], f"its depth is {brief(config['depth'])}, and it has {found} layers")
     inputs = None
     for l in range(1, found + 1):
         W, b = arrays.get(f"network/W{l}"), arrays.get(f"network/b{l}")

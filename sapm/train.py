@@ -216,7 +216,7 @@ class Loop:
         if not early:
             return
         with np.errstate(invalid="ignore"):  # either loss counts: a polish may lower the true one where the other was lower
-            fell = (self.lowest < self.lowest_before * (1 - stall)).any(0)
+            fell = np.any(self.lowest < self.lowest_before * (1 - stall), axis=0)
         for i in np.flatnonzero(self.active).tolist():
             if not fell[i]:
                 why = f"the loss fell by less than a fraction {stall:g} in the last {patience} of {now} iterations."

@@ -38,51 +38,51 @@ COMBINATIONS = {
     c.name: c
     for c in (
         Combination("curve, auto (lifted, then true loss)", "curve", "sapm", (3, 6), 3, 150, ("options.stall=0",)),
-        Combination("curve, PM, sweeps, relu", "curve", "pm", (3, 6), 3, 1000, (SWEEPS, "activation=relu")),
-        Combination("curve, LS, gd", "curve", "ls", (2, 5), 2, 900, ("method=gd",)),
-        Combination("curve, LS, gd that diverges", "curve", "ls", (3, 6), 4, 600, ("method=gd", "options.learning_rate=1.5")),
-        Combination("curve, LS, adam", "curve", "ls", (3, 6), 3, 900, ("method=adam", "options.learning_rate=0.01")),
-        Combination("curve, SAPM, adam", "curve", "sapm", (3, 6), 2, 600, ("method=adam",)),
-        Combination("curve, LS, lbfgs", "curve", "ls", (3, 6), 3, 300, ("method=lbfgs",)),
+        Combination("curve, PM, sweeps, relu", "curve", "pm", (3, 6), 3, 400, (SWEEPS, "activation=relu")),
+        Combination("curve, LS, gd", "curve", "ls", (2, 5), 2, 300, ("method=gd",)),
+        Combination("curve, LS, gd that diverges", "curve", "ls", (3, 6), 4, 300, ("method=gd", "options.learning_rate=1.5")),
+        Combination("curve, LS, adam", "curve", "ls", (3, 6), 3, 300, ("method=adam", "options.learning_rate=0.01")),
+        Combination("curve, SAPM, adam", "curve", "sapm", (3, 6), 2, 250, ("method=adam",)),
+        Combination("curve, LS, lbfgs", "curve", "ls", (3, 6), 3, 200, ("method=lbfgs",)),
         Combination(
             "curve, SAPM, sweeps, then L-BFGS",
             "curve",
             "sapm",
             (3, 6),
             2,
-            300,
+            200,
             (SWEEPS, "start=noise", "options.polish_after=40"),
         ),
-        Combination("curve, SAPM, sweeps, survivors", "curve", "sapm", (3, 6), 24, 600, (SWEEPS, "options.survivors=3")),
+        Combination("curve, SAPM, sweeps, survivors", "curve", "sapm", (3, 6), 24, 250, (SWEEPS, "options.survivors=3")),
         Combination(
             "curve, LS, gauss-newton, survivors", "curve", "ls", (3, 6), 20, 120, ("options.survivors=2", "activation=relu")
         ),
-        Combination("surface, SAPM, sweeps, joint", "surface", "sapm", (4, 5), 2, 700, (SWEEPS, "options.joint=true")),
+        Combination("surface, SAPM, sweeps, joint", "surface", "sapm", (4, 5), 2, 250, (SWEEPS, "options.joint=true")),
         Combination(
             "surface, SAPM, sweeps, mixed precision",
             "surface",
             "sapm",
             (3, 6),
             2,
-            700,
+            250,
             (SWEEPS, "options.precision=mixed", "options.shared=true"),
         ),
-        Combination("validated, auto (sweeps, L-BFGS)", "validated", "sapm", (3, 6), 2, 400),
-        Combination("on disk, SAPM, sweeps by chunks", "on_disk", "sapm", (3, 5), 2, 60, (SWEEPS, "options.chunk=90"), True),
+        Combination("validated, auto (sweeps, L-BFGS)", "validated", "sapm", (3, 6), 2, 200),
+        Combination("on disk, SAPM, sweeps by chunks", "on_disk", "sapm", (3, 5), 2, 24, (SWEEPS, "options.chunk=90"), True),
         Combination(
             "on disk, PM, sweeps by chunks, joint",
             "on_disk",
             "pm",
             (4, 4),
             1,
-            50,
+            20,
             (SWEEPS, "options.chunk=128", "options.joint=true"),
             True,
         ),
         Combination("transport, auto", "transport", "sapm", (3, 6), 2, 120, (*POINTS, "options.stall=0")),
-        Combination("transport, PM, sweeps", "transport", "pm", (3, 5), 2, 500, (*POINTS, SWEEPS)),
+        Combination("transport, PM, sweeps", "transport", "pm", (3, 5), 2, 200, (*POINTS, SWEEPS)),
         Combination(
-            "transport, SAPM, sweeps, mixed", "transport", "sapm", (5, 5), 2, 300, (*POINTS, SWEEPS, "options.precision=mixed")
+            "transport, SAPM, sweeps, mixed", "transport", "sapm", (5, 5), 2, 150, (*POINTS, SWEEPS, "options.precision=mixed")
         ),
         Combination(
             "transport, SAPM, lifted", "transport", "sapm", (3, 5), 2, 100, (*POINTS, "method=gauss-newton", "options.lifted=40")
@@ -90,7 +90,7 @@ COMBINATIONS = {
         Combination("transport, LS, PM and SAPM in a series", "transport", "ls,pm,sapm", (3, 5), 2, 60, (*POINTS, "method=adam")),
         Combination("reaction, SAPM, sweeps", "reaction", "sapm", (3, 4), 2, 120, (*POINTS, SWEEPS)),
         Combination("heat, auto, resampled", "heat", "sapm", (3, 6), 2, 100, (*POINTS, "options.resample=7"), True),
-        Combination("burgers, auto, resampled", "burgers", "sapm", (3, 6), 2, 90, (*POINTS, "options.resample=10"), True),
+        Combination("burgers, auto, resampled", "burgers", "sapm", (3, 6), 2, 45, (*POINTS, "options.resample=10"), True),
         Combination(
             "burgers, auto, resampled, survivors",
             "burgers",

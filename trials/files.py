@@ -165,7 +165,7 @@ class Trial:
         return found
 
     def _file(self, draw, here: Path, about: dict, family: str, name: str):
-        held, path = self.held[name], here / str(draw.choice(["a.sapm", "b [/x] é.sapm", "c\n\x1b[31m.sapm"], p=[0.8, 0.1, 0.1]))
+        held, path = self.held[name], here / str(draw.choice(["a.sapm", "b [x] é.sapm", "c\n\x1b[31m.sapm"], p=[0.8, 0.1, 0.1]))
         if family == "special":
             path = self._special(draw, here, about, held["body"])
         elif family == "other":
@@ -385,8 +385,9 @@ def main() -> int:
     given = harness.arguments(__doc__.splitlines()[0], 1000).parse_args()  # type: ignore[union-attr]
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="sapm-originals-"))
     try:
-        make_originals(folder)
-        found = harness.run(Trial, (str(folder), given.seed), range(given.count), given.jobs)
+        with harness.shared_programs():
+            make_originals(folder)
+            found = harness.run(Trial, (str(folder), given.seed), range(given.count), given.jobs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return harness.verdict("files", found, began, given.out, seed=given.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -162,12 +163,11 @@ class Folder:
         shutil.rmtree("series/pm")
         (self.clean / "link").symlink_to("/nonexistent")
 
-    def fresh(self) -> Path:
+    def prepare(self) -> None:
         os.chdir(self.clean)
         shutil.rmtree(self.here, ignore_errors=True)
         shutil.copytree(self.clean, self.here, symlinks=True)
         os.chdir(self.here)
-        return self.here
 
     def call(self, words: list[str]) -> dict:
         done = self.runner.invoke(self.app, words)
@@ -193,7 +193,6 @@ class Command(Folder):
     strategy = commands.map(lambda parts: [w for part in parts for w in part])
 
     def __call__(self, words: list[str]) -> dict:
-        self.fresh()
         return self.call(words)
 
 
@@ -235,9 +234,9 @@ def edited(tree: Any, changes: list) -> Any:
         if way == "delete":
             del container[key]
         elif way == "add" and isinstance(container, dict):
-            container["more"] = value
+            container["more"] = deepcopy(value)
         else:
-            container[key] = value
+            container[key] = deepcopy(value)
     return tree
 
 
@@ -266,7 +265,7 @@ class Configuration(Folder):
         from filelock import FileLock
 
         kind, change, direct = drawn
-        here = self.fresh()
+        here = self.here
         files = {
             "series": "series/models.json",
             "plan": "plan/reproduce.json",

@@ -124,6 +124,9 @@ class Data:
     def __init__(self, scratch: Path):
         scratch.mkdir(parents=True, exist_ok=True)
 
+    def prepare(self) -> None:
+        """Nothing is to be there."""
+
     def __call__(self, drawn: dict) -> dict:
         import sapm
 

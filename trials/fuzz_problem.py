@@ -303,6 +303,9 @@ class Problem:
     def __init__(self, scratch: Path):
         scratch.mkdir(parents=True, exist_ok=True)
 
+    def prepare(self) -> None:
+        """Nothing is to be there."""
+
     def _domain(self, sapm, given):
         kind, *rest = given
         if kind == "box":

@@ -151,7 +151,7 @@ def follow(case: str, count: int) -> dict:
             state = lax.switch(k, [lambda s, f=f: settled(f(s)) for f in blocks], state)
             return state, measured(method, state)
 
-        sweeps = max(1, round(count / SIDE_BY_SIDE / len(blocks) / 10))  # in each of ten pieces
+        sweeps = -(-count // (10 * SIDE_BY_SIDE * len(blocks)))  # in each of ten pieces
         order = jnp.tile(jnp.arange(len(blocks)), sweeps)
         run = jax.jit(jax.vmap(lambda s: lax.scan(step, s, order), axis_name=SEEDS))
         states = settled(jax.vmap(method.init)(keys_of(range(SIDE_BY_SIDE), 0)))
