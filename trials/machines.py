@@ -41,7 +41,7 @@ CASES = {
     "data, LS, L-BFGS": ("surface", {"model": "ls", "method": "lbfgs"}),
     "transport, auto (Gauss-Newton)": ("transport", PLACES),
     "transport, SAPM, sweeps": ("transport", PLACES | {"method": "alternating"}),
-    "heat, SAPM, sweeps": ("heat", PLACES | {"method": "alternating", "max_iter": 50}),
+    "heat, SAPM, sweeps": ("heat", PLACES | {"method": "alternating", "depth": 2, "max_iter": 50}),
     "heat, auto (Gauss-Newton)": ("heat", PLACES | {"options": {"resample": 0}}),
     "burgers, auto (Gauss-Newton)": ("burgers", PLACES | {"options": {"resample": 0}}),
 }
@@ -72,8 +72,11 @@ def solved(name: str) -> dict:
 
 
 def run(out: str, only: str = "") -> dict:
-    found = {"env": environment(), "cases": {name: solved(name) for name in CASES if only in name}}
-    Path(out).write_text(json.dumps(found, indent=1) + "\n")
+    found: dict = {"env": environment(), "cases": {}}
+    for name in [name for name in CASES if only in name]:
+        found["cases"][name] = solved(name)
+        Path(out).write_text(json.dumps(found, indent=1) + "\n")
+        print(f"  {name}: {found['cases'][name]['seconds']:.1f} s", flush=True)
     return found
 
 
