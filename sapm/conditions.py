@@ -189,6 +189,8 @@ class Robin(OnFaces):
             object.__setattr__(self, name, value)
         self.__post_init__()
         for name, value in {"a": a, "b": b}.items():
+            if callable(value):
+                function_of_point(f"{name} of Robin", value)
             if not callable(value) and not np.isfinite(number(value)):
                 raise ValueError(f"{name}={brief(value)} of Robin must be a finite number, or a function of one point.")
 

@@ -283,6 +283,7 @@ X = np.linspace(-1, 1, 10)
         (lambda: sapm.Function(sapm.Box(x=(0, 1)), lambda p: 1e300), "f is too large at"),
         (lambda: sapm.Function(sapm.Box(x=(0, 1)), lambda p: 10**400), "f returned 1000"),
         (lambda: sapm.Dirichlet(lambda p: 0.0, faces=3), "Dirichlet got faces=3; wanted a list of names"),
+        (lambda: sapm.Robin(lambda p, q: 1.0, 1.0, lambda p: 0.0), "a of Robin takes .p, q.; it must take one argument"),
         (lambda: sapm.solve(curve(), depth=10**9), "depth=1000000000 is too large; give 10000 or less"),
         (lambda: sapm.solve(curve(), width=10**9), "width=1000000000 is too large"),
         (lambda: sapm.solve(curve(), seeds=10**12), "seeds=1000000000000 is too large"),
