@@ -51,7 +51,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constraine
 left.plot(x, exact, "k--", lw=1, label="exact")
 left.plot(x, u(x=x), "C1", label="network")
 left.plot(trained, u(x=trained), "k.", ms=3, label="training points")
-left.legend()
+left.legend(loc="lower left")
 left.set(xlabel="x", title="the function")
 right.plot(x, u(x=x) - exact, "C3")
 right.set(xlabel="x", title="network - exact")

@@ -58,7 +58,7 @@ left.set(xlabel="t", ylabel="x", title="u")
 for i, seed in enumerate(result.run.seeds):
     right.semilogy(result.history["iteration"][i], result.history["loss"][i], label=f"seed {seed}")
 right.set(xlabel="step of Gauss-Newton", title="loss")
-right.legend()
+right.legend(loc="upper right")
 plt.show()
 
 # %%

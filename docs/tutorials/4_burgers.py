@@ -61,7 +61,7 @@ for t, values, answer in zip(times, found, wanted, strict=True):
     left.plot(x, values, label=f"t = {t:g}")
     left.plot(x, answer, "k--", lw=0.8)
 left.set(xlabel="x", title="network, and the answer (dashed)")
-left.legend()
+left.legend(loc="upper right")
 right.semilogy(result.history["iteration"][0], result.history["loss"][0])
 right.set(xlabel="step of Gauss-Newton", title="loss at the points of the moment")
 plt.show()

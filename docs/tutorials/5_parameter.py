@@ -58,7 +58,7 @@ x = np.linspace(0, 1, 101)
 for t in (0.0, 0.25, 0.5, 1.0):
     left.plot(x, result.best(t=t, x=x), label=f"t = {t:g}")
 left.set(xlabel="x", title="temperature")
-left.legend()
+left.legend(loc="upper right")
 right.axhline(0, color="0.7")
 right.plot(where[:, 0], measured - result.best(where), "k.")
 right.set(xlabel="t", title="measured - found")

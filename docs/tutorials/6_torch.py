@@ -67,8 +67,9 @@ if torch is not None:
             error = net(torch.tensor(fresh).float())[:, 0].numpy() - wanted
         size = np.linalg.norm(error) / np.linalg.norm(wanted)
         ax.hist(np.log10(np.abs(error) + 1e-16), 60, alpha=0.7, label=f"{name}: relative error {size:.1e}")
+    ax.margins(y=0.4)
     ax.set(xlabel="log₁₀ |error| at a point", ylabel="points")
-    ax.legend()
+    ax.legend(loc="upper left")
     plt.show()
 
 # %%

@@ -46,7 +46,7 @@ left.set(xlabel="log₁₀ of the true loss", ylabel="seeds")
 right.loglog(losses, errors, ".", ms=4)
 right.loglog(losses[result.run.best], errors[result.run.best], "C3o", label="result.best")
 right.set(xlabel="true loss", ylabel="error between the points")
-right.legend()
+right.legend(loc="lower right")
 plt.show()
 
 # %%

@@ -60,7 +60,7 @@ figure, ax = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for name, result, style in (("one process", one, "C0-"), ("two processes", two, "C1--")):
     ax.loglog(result.history["iteration"][0] + 1, result.history["loss"][0], style, label=name)
 ax.set(xlabel="sweeps + 1", ylabel="loss")
-ax.legend()
+ax.legend(loc="upper right")
 plt.show()
 
 # %%
