@@ -118,6 +118,20 @@ LONG = (  # tests and cases of tests that take many seconds, and whose like run 
     "test_lifted_step_is_the_minimiser_over_all_variables[two outputs-sapm]",
     "test_descent_on_the_true_loss[lbfgs]",
     "test_resumed_equals_uninterrupted[gauss-newton]",
+    "test_run_resume_report_predict_export",
+    "test_a_parameter_is_found_and_kept",
+    "test_every_peer_lowers_the_loss[optimistix-lbfgs]",
+    "test_an_end_before_the_end[killed]",
+    "test_levenberg_marquardt_takes_our_step",
+    "test_killed_and_resumed",
+    "test_pictures_where_the_answer_ends",
+    "test_blocks_never_raise_the_loss",
+    "test_many_seeds_look_right",
+    "test_data_of_any_size",
+    "test_descent[one output-sapm]",
+    "test_lifted_step_is_the_minimiser_over_all_variables[one output-sapm]",
+    "test_terms_of_a_small_region_are_seen",
+    "test_the_first_examples_run[index.md]",
 )
 
 
