@@ -1,10 +1,10 @@
 r"""
-Convection, where plain PINNs fail
-==================================
+Convection, where plain PINNs struggle
+======================================
 
-:math:`u_t + 30\, u_x = 0` from :math:`\sin x`: a wave that crosses the domain five times. It is a textbook case of a
-physics-informed network that trains and stays wrong. Here are a plain one and ``sapm.solve``, on the same points with
-the same number of weights.
+:math:`u_t + 30\, u_x = 0` from :math:`\sin x`: a wave that crosses the domain five times. With periodic conditions it is
+a textbook case of a physics-informed network that trains and stays wrong; here the wave is given where it enters, which
+is easier. Here are a plain network and ``sapm.solve``, on the same points with the same number of weights.
 """
 
 import math
@@ -67,8 +67,7 @@ for name, result in {"plain PINN": plain, "sapm.solve": ours}.items():
     print(f"{name}: loss {row['mean_squared_loss']:.1e}, error {row['solution_error']:.1e}, {seconds:.0f} s with compilation")
 
 # %%
-# Most of the plain network's loss is the equation's, and a flat function satisfies that too. So the wave grows into the
-# domain only slowly, from where it is given.
+# A flat function satisfies the equation too; only the conditions say that there is a wave.
 
 t, x = np.meshgrid(np.linspace(0, 1, 121), np.linspace(0, 2 * math.pi, 121), indexing="ij")
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
