@@ -1,4 +1,5 @@
 import os
+import signal
 from importlib.metadata import version
 
 # Most of the suite's time is compilation of small programs: let the compiler optimise less. Same programs, same arithmetic.
@@ -9,6 +10,11 @@ os.environ.setdefault("XLA_FLAGS", flags)
 if "device_count" not in os.environ["XLA_FLAGS"]:  # flags of the user's own are kept
     os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("NPROC", "16")  # threads for eight devices
+
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # as in the background of a script, where tests of Ctrl-C would wait forever
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
