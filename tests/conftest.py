@@ -138,6 +138,18 @@ LONG = (  # tests and cases of tests that take many seconds, and whose like run 
     "test_lifted_step_is_the_minimiser_over_all_variables[one output-sapm]",
     "test_terms_of_a_small_region_are_seen",
     "test_the_first_examples_run[index.md]",
+    "test_several_processes_have_the_history_of_one_and_one_goes_on[2]",
+    "test_interrupt_keeps_the_run",
+    "test_a_run_goes_on_with_other_devices",
+    "test_weights_per_sample_and_one_input",
+    "test_stationary_and_never_up[pm-pde-sin-2x4x1]",
+    "test_sweeps[sapm-pde-tanh-2x4x3x1-joint]",
+    "test_collapsed_network_is_harmless[sapm-pde-tanh-2x4x3x1]",
+    "test_units_of_a_nonlinear_problem",
+    "test_reference_equals_exact[rotation]",
+    "test_equinox_activations_and_scan",
+    "test_losses_weights_and_ridges[pm-pde-sin-2x4x4x4x4x1]",
+    "test_descent_on_the_true_loss[adam]",
 )
 
 
