@@ -20,6 +20,7 @@ import kill
 import long
 import machines
 import stated
+import updates
 from combinations import COMBINATIONS
 from common import Place, checkpoints, differences, until
 
@@ -131,7 +132,7 @@ def test_a_continued_run_keeps_what_was_asked(tmp_path):
 
 def test_blocks_never_raise_the_loss(tmp_path):
     """Every block update recorded: no rise beyond rounding, never above the bound."""
-    row = long.follow("curve, SAPM, relu", 2000)
+    row = updates.follow("curve, SAPM, relu", 2000)
     assert row["updates"] >= 1900 and row["up"] == row["broken"] == 0 and 0 < row["share"] <= 1 and row["carried"] < 1
     assert np.all(np.array(row["last"]) < 0.3 * np.array(row["first"]))
 
