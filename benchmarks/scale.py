@@ -288,13 +288,14 @@ def main() -> None:
         os.environ["NPROC"] = "8"
     import jax
 
+    from sapm.jet import float64
+
     found = (
         json.loads(given.out.read_text()) if given.out.exists() else {"machine": machine(), "jax": jax.__version__, "parts": {}}
     )
     for part in given.parts:
         began = time.perf_counter()
-        with jax.enable_x64(True):
-            found["parts"][part] = globals()[part]()
+        found["parts"][part] = float64(globals()[part])()
         given.out.write_text(json.dumps(found, indent=1) + "\n")
         print(f"{part}: {time.perf_counter() - began:.0f} s", flush=True)
         for row in found["parts"][part]:

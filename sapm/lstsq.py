@@ -74,12 +74,14 @@ def step(normal: Normal, ridge: Float[Array, " m"], current: Float[Array, "m out
     scale = lax.rsqrt(jnp.maximum(diagonal, jnp.max(diagonal) * 1e-24 + TINY))
     unit, right = H * scale[:, None] * scale, -scale[:, None] * gradient
     factor = lambda shift: jnp.linalg.cholesky(unit + shift * jnp.eye(m))  # noqa: E731
-    root = factor(8 * (m + 1) * EPS)
-    failed = jnp.isnan(root[-1, -1])
-    other = lambda: jnp.where(failed, factor(1e-8), root)  # noqa: E731
+    least, more = 8 * (m + 1) * EPS, 1e-8
     if jax.default_backend() != "cpu" and m <= SMALL:
-        root = other()
+        root, other = factor(jnp.array([least, more])[:, None, None])
+        root = jnp.where(jnp.isnan(root[-1, -1]), other, root)
     else:
+        root = factor(least)
+        failed = jnp.isnan(root[-1, -1])
+        other = lambda: jnp.where(failed, factor(more), root)  # noqa: E731
         root = lax.cond(over_seeds(failed.astype(jnp.float64)) > 0, other, lambda: root)
     inverse = solve_triangular(root, jnp.eye(m), lower=True)
     change = inverse.T @ (inverse @ right)

@@ -38,6 +38,12 @@ def test_activation_constants_hold_and_are_nearly_attained(sigma):
         assert 0.999 * sigma.slope_lipschitz <= rate(slope) <= sigma.slope_lipschitz * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("sigma", ACTIVATIONS.values(), ids=lambda s: s.name)
+def test_activations_keep_the_precision_they_are_given(sigma):
+    x = jnp.linspace(-1, 1, 5, dtype=jnp.float32)
+    assert {y.dtype for y in (*sigma.pair(x), sigma.curve(x, *sigma.pair(x)))} == {np.dtype("float32")}
+
+
 def test_sincos():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(size=20_000) * 10.0**e for e in range(-8, 6)] + [np.array([0.0, 1e6, -1e6])])

@@ -87,7 +87,9 @@ COMBINATIONS = {
         Combination(
             "transport, SAPM, lifted", "transport", "sapm", (3, 5), 2, 100, (*POINTS, "method=gauss-newton", "options.lifted=40")
         ),
-        Combination("transport, LS, PM and SAPM in a series", "transport", "ls,pm,sapm", (3, 5), 2, 60, (*POINTS, "method=adam")),
+        Combination(
+            "transport, LS, PM and SAPM in a series", "transport", "ls,pm,sapm", (3, 5), 2, 60, (*POINTS, "method=adam"), True
+        ),
         Combination("reaction, SAPM, sweeps", "reaction", "sapm", (3, 4), 2, 120, (*POINTS, SWEEPS)),
         Combination("heat, auto, resampled", "heat", "sapm", (3, 6), 2, 100, (*POINTS, "options.resample=7"), True),
         Combination("burgers, auto, resampled", "burgers", "sapm", (3, 6), 2, 45, (*POINTS, "options.resample=10"), True),

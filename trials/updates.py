@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import stated
 from common import Cores
 
-from sapm.jet import lift
+from sapm.jet import float64, lift
 from sapm.lstsq import SEEDS
 from sapm.methods.build import build
 from sapm.objective import ROUNDING, bound, held, omega, penalty, target
@@ -125,49 +125,49 @@ def bounds_of(method, steep):
     return np.maximum.reduce([np.broadcast_to(x, np.shape(steep)) for x in found])
 
 
+@float64
 def follow(case: str, count: int) -> dict:
     """So many block updates of a case, each recorded; what was seen."""
-    with jax.enable_x64(True):
-        began, method = time.perf_counter(), method_of(case)
-        blocks = [update for _, update in method.blocks()]
-        size = sum(float(jnp.sum(t.weight * jnp.sum(t.y**2, -1))) for t in method.objective.terms)
+    began, method = time.perf_counter(), method_of(case)
+    blocks = [update for _, update in method.blocks()]
+    size = sum(float(jnp.sum(t.weight * jnp.sum(t.y**2, -1))) for t in method.objective.terms)
 
-        def step(state, k):
-            state = lax.switch(k, [lambda s, f=f: settled(f(s)) for f in blocks], state)
-            return state, measured(method, state)
+    def step(state, k):
+        state = lax.switch(k, [lambda s, f=f: settled(f(s)) for f in blocks], state)
+        return state, measured(method, state)
 
-        sweeps = -(-count // (10 * SIDE_BY_SIDE * len(blocks)))  # in each of ten pieces
-        order = jnp.tile(jnp.arange(len(blocks)), sweeps)
-        run = jax.jit(jax.vmap(lambda s: lax.scan(step, s, order), axis_name=SEEDS))
-        states = settled(jax.vmap(method.init)(keys_of(range(SIDE_BY_SIDE), 0)))
-        last = jax.jit(jax.vmap(lambda s: measured(method, s), axis_name=SEEDS))(states)
-        seen = {"updates": 0, "rise": 0.0, "of_floor": 0.0, "carried": 0.0, "share": 0.0, "broken": 0, "up": 0}
-        first, low = np.asarray(last[0]), any(t.y.dtype == jnp.float32 for t in method.objective.terms)
-        for _ in range(10):
-            states, found = run(states)
-            loss, carried, true, floor, steep = (
-                np.concatenate([np.asarray(a)[:, None], np.asarray(b)], 1) for a, b in zip(last, found, strict=True)
-            )
-            last = tuple(x[:, -1] for x in (loss, carried, true, floor, steep))
-            if not np.isfinite(loss).all():
-                raise RuntimeError(f"{case}: a loss is not finite.")
-            rise, floor = np.diff(loss, axis=1), np.maximum(floor[:, 1:], floor[:, :-1])
-            seen["updates"] += rise.size
-            seen["up"] += int((rise > floor).sum())
-            seen["rise"] = max(seen["rise"], float((rise / loss[:, :-1]).max()))
-            seen["of_floor"] = max(seen["of_floor"], float((rise / floor).max()))
-            seen["carried"] = max(seen["carried"], float((np.abs(carried - loss)[:, 1:] / floor).max()))
-            most = bounds_of(method, steep)
-            if most is not None and method.objective.model == "sapm":
-                rounding = (1e-12 if low else 1e-24) * (1 + size)
-                seen["share"] = max(seen["share"], float(((true - rounding) / (most * loss)).max()))
-                seen["broken"] += int((true > most * loss * (1 + ROUNDING) + rounding).sum())
-        seen |= {"first": first.tolist(), "last": last[0].tolist(), "true": last[2].tolist(), "floor": last[3].tolist()}
-        return (
-            {"case": case, "bound": method.objective.model == "sapm" and most is not None}
-            | seen
-            | {"seconds": time.perf_counter() - began}
+    sweeps = -(-count // (10 * SIDE_BY_SIDE * len(blocks)))  # in each of ten pieces
+    order = jnp.tile(jnp.arange(len(blocks)), sweeps)
+    run = jax.jit(jax.vmap(lambda s: lax.scan(step, s, order), axis_name=SEEDS))
+    states = settled(jax.vmap(method.init)(keys_of(range(SIDE_BY_SIDE), 0)))
+    last = jax.jit(jax.vmap(lambda s: measured(method, s), axis_name=SEEDS))(states)
+    seen = {"updates": 0, "rise": 0.0, "of_floor": 0.0, "carried": 0.0, "share": 0.0, "broken": 0, "up": 0}
+    first, low = np.asarray(last[0]), any(t.y.dtype == jnp.float32 for t in method.objective.terms)
+    for _ in range(10):
+        states, found = run(states)
+        loss, carried, true, floor, steep = (
+            np.concatenate([np.asarray(a)[:, None], np.asarray(b)], 1) for a, b in zip(last, found, strict=True)
         )
+        last = tuple(x[:, -1] for x in (loss, carried, true, floor, steep))
+        if not np.isfinite(loss).all():
+            raise RuntimeError(f"{case}: a loss is not finite.")
+        rise, floor = np.diff(loss, axis=1), np.maximum(floor[:, 1:], floor[:, :-1])
+        seen["updates"] += rise.size
+        seen["up"] += int((rise > floor).sum())
+        seen["rise"] = max(seen["rise"], float((rise / loss[:, :-1]).max()))
+        seen["of_floor"] = max(seen["of_floor"], float((rise / floor).max()))
+        seen["carried"] = max(seen["carried"], float((np.abs(carried - loss)[:, 1:] / floor).max()))
+        most = bounds_of(method, steep)
+        if most is not None and method.objective.model == "sapm":
+            rounding = (1e-12 if low else 1e-24) * (1 + size)
+            seen["share"] = max(seen["share"], float(((true - rounding) / (most * loss)).max()))
+            seen["broken"] += int((true > most * loss * (1 + ROUNDING) + rounding).sum())
+    seen |= {"first": first.tolist(), "last": last[0].tolist(), "true": last[2].tolist(), "floor": last[3].tolist()}
+    return (
+        {"case": case, "bound": method.objective.model == "sapm" and most is not None}
+        | seen
+        | {"seconds": time.perf_counter() - began}
+    )
 
 
 def _pin(shares) -> None:
