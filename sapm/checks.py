@@ -10,7 +10,7 @@ import numpy as np
 
 from sapm.equation import called
 from sapm.jet import Activation
-from sapm.methods.build import WHOLE
+from sapm.methods.build import LONGEST, WHOLE
 from sapm.names import brief, number
 from sapm.pointwise import NEEDS_NUMBERS
 from sapm.problem import PDE
@@ -27,6 +27,10 @@ def positive(name: str, value) -> float:
     if not 0 < number(value) < np.inf:
         raise ValueError(f"{name}={brief(value)} must be a positive, finite number.")
     return float(value)
+
+
+def budget(iterations) -> int:
+    return whole("max_iter", iterations, 0, most=LONGEST)
 
 
 def width(given, depth: int) -> int | list[int]:
