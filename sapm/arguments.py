@@ -62,16 +62,6 @@ def stoppable():
             signal.signal(number, action)
 
 
-def plain(x: Any) -> Any:
-    """As JSON has it: numbers that it has no name for become null."""
-    x = x.tolist() if hasattr(x, "tolist") else x
-    if isinstance(x, dict):
-        return {key: plain(value) for key, value in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [plain(value) for value in x]
-    return None if isinstance(x, float) and x - x != 0 else x
-
-
 def load_problem(spec: str):
     """A built-in problem's name, or file.py:name of the user's own. The only place where a user's code is run.
 

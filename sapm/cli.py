@@ -261,19 +261,18 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Evaluate the best network at points from a CSV file."""
-    from sapm.export import evaluate_csv
+    from sapm.export import evaluate_csv, written
 
     head, rows = evaluate_csv(_result(path, problem), points)
-    text = "\n".join([",".join(head), *(",".join(repr(float(v)) for v in row) for row in rows)]) + "\n"
     if out is not None:
         from sapm.store import write_whole
 
-        write_whole(out, text.encode())
+        write_whole(out, written(head, rows).encode())
         show({"written": str(out), "points": len(rows)} if as_json else f"written: {out} ({len(rows)} points)", as_json)
     elif as_json:
         show({"columns": head, "rows": rows}, True)
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(written(head, rows))
 
 
 @app.command()

@@ -76,6 +76,9 @@ def evaluate(
 
 def table(name: str, given, columns: int | None = None) -> np.ndarray:
     """A finite array (n, columns) of float64; a vector is one column."""
+    if np.ma.is_masked(given):
+        row = np.argwhere(np.ma.getmaskarray(given))[0][0]
+        raise ValueError(f"{name} has a masked entry in row {row}; all entries must be numbers: remove or fill such rows.")
     try:
         x = np.asarray(given)
         if x.dtype.kind == "O" and not all(np.isrealobj(v) and not isinstance(v, (str, bytes)) for v in x.flat):

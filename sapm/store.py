@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.devices import first_process
-from sapm.names import brief, shown
+from sapm.names import brief, plain, shown
 
 LARGEST_JSON = 2**28  # bytes of a description; a larger one is not ours
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
@@ -141,7 +141,11 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
                     f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade."
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError, AttributeError, KeyError) as error:
+    except MemoryError:
+        raise ValueError(
+            f"{path} ({size / 1e9:.3g} GB) needs more memory than is free; end other programs, or go on elsewhere."
+        ) from None
+    except (SafetensorError, OSError, UnicodeDecodeError, TypeError, AttributeError, KeyError) as error:
         said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm{said}.") from None
     if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
@@ -153,7 +157,7 @@ def read_json(path: Path, text: str | None = None) -> dict:
     """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
     try:
         found = None
-        if text is not None or path.stat().st_size <= LARGEST_JSON:
+        if text is not None or (path.stat().st_size <= LARGEST_JSON and path.is_file()):  # a pipe would be waited for
             found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged: it is not JSON at line {error.lineno}; use an earlier copy.") from None
@@ -345,7 +349,7 @@ class Folder:
 
     def write_json(self, name: str, content: Any) -> None:
         if self.writes:
-            write_whole(self.path / name, (to_json(content, indent=2) + "\n").encode())
+            write_whole(self.path / name, (to_json(plain(content), indent=2) + "\n").encode())
 
     def write_history(self, lines: list[dict]) -> None:
         if self.writes:

@@ -9,16 +9,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import curve
 from typer.testing import CliRunner
 
 import sapm
-from sapm import export, report, store, stored
+from sapm import export, report, samples, store, stored
 from sapm.cli import app
+from sapm.result import check_same
 
 ROOT = Path(__file__).parents[1]
+X = np.linspace(-1, 1, 10)
 
 
 def trial(name: str):
@@ -107,6 +110,44 @@ def test_forged_files(file, tmp_path):
     assert "its networks are not those of its state" in refused(lambda: sapm.load(path), path)
     spoilt = arrays | {"samples/term0/y": np.full_like(arrays["samples/term0/y"], np.inf)}
     assert "not finite" in refused(lambda: stored.check(path, spoilt, about), path)
+    store.write(path, {name: a for name, a in arrays.items() if name != "history/phase"}, about)
+    assert "has no history of phase, so it cannot be continued" in refused(lambda: sapm.resume(path, 5), path)
+    store.write(path, arrays, about | {"units": about["units"] | {"center": [0.0, 0.0]}})
+    assert "its units are not numbers" in refused(lambda: sapm.load(path), path)
+
+
+def test_a_good_file_is_read_whatever_the_rule_for_units_says_now(file, result, monkeypatch):
+    """Units are rounded to powers of two, so that the last digit of a mean may decide: a file has those it was made with."""
+    monkeypatch.setattr(samples, "_suited", lambda given: samples.Scaling(np.full(1, 9.0), np.ones(1), 7.0))
+    assert np.array_equal(sapm.load(file).best([0.0, 0.5]), result.best([0.0, 0.5]))
+
+
+BOX, START = sapm.Box(x=(-1, 1)), sapm.Dirichlet(lambda p: 1.0, faces=["x-"])
+STATED = {
+    "another equation": (lambda c: sapm.PDE(BOX, lambda p, u: u.x + c * u.value, START), 3.0, 0.0, "term0/c0 differs"),
+    "small data": (lambda c: sapm.Regression(X, c * X), 1e-10, 2e-10, "term0/y differs"),
+    "large data": (lambda c: sapm.Regression(X, np.stack([1e9 * X, c * X], 1)), 1e-2, 2e-2, "term0/y differs"),
+    "roots": (lambda c: sapm.PDE(BOX, lambda p, u: u.x - c * jnp.sqrt(u.value), START), 1.0, 2.0, "term0/probe differs"),
+    "another kind": (lambda c: sapm.Regression(X, X) if c else sapm.PDE(BOX, lambda p, u: u.x, START), 1, 0, "but a PDE"),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_another_problem_is_noticed(name):
+    """By its numbers, whatever their size is; and the same one is not refused, also where its residual is not a number."""
+    make, c, other, sentence = STATED[name]
+    problem, about = make(c), {"points": 20, "boundary_points": 8, "test_points": 5, "mu": 1.0, "options": {}}
+    about["problem"], held = type(problem).__name__, problem.samples(20, 8, 5, 1.0)
+    arrays = samples.to_arrays(held)
+    check_same(problem, held, about, arrays)
+    with pytest.raises(ValueError, match=f"is not the stored one.*{sentence}"):
+        check_same(make(other), held, about, arrays)
+    if name == "roots":
+        assert np.isnan(arrays["term0/probe"]).any()
+        networks = {"network/b2": np.zeros((1, 1))} | {f"samples/{k}": a for k, a in arrays.items()}
+        stored._samples(
+            networks, samples.describe(held) | {"config": {"depth": 2}}, lambda right, what: right or pytest.fail(what)
+        )
 
 
 def test_what_is_no_file_of_ours(tmp_path, monkeypatch):
@@ -121,6 +162,7 @@ def test_what_is_no_file_of_ours(tmp_path, monkeypatch):
     assert "is not a file on disk" in refused(lambda: sapm.load("/dev/zero"))
     monkeypatch.setattr(store, "installed_memory", lambda: 1000)
     assert "larger than the memory" in refused(lambda: sapm.load(tmp_path / "zeros"))
+    assert "is damaged" in refused(lambda: store.read_json(tmp_path / "pipe"))
     for text in ("[" * 10**5, "[]", "", "\ufeff", "{"):
         (tmp_path / "a.json").write_text(text)
         assert "is damaged" in refused(lambda: store.read_json(tmp_path / "a.json"), tmp_path / "a.json")
@@ -142,6 +184,7 @@ POINTS = {
     "\ufefft,x\r\n1,2\r\n": [[1, 2]],
     "t,x,note\n1,2,a\n\n3,4\n": [[1, 2], [3, 4]],
     "t,x\n1,2,,\n": [[1, 2]],
+    "t,x\n1,2\n,\n , \n": [[1, 2]],
     "c," * 10**5 + "t,x\n" + "a," * 10**5 + "1,2\n": [[1, 2]],
     "t,x\n1,2,3\n": "line 2 has 3 cells, and the first line names 2 columns",
     "t,x\n1\n": "line 2, column 'x': '' is not a number",
@@ -153,7 +196,7 @@ POINTS = {
     "t,x\n1,1e999\n": "is not finite",
     "t,x\n1,\x1b[31m\n": r"'\x1b[31m' is not a number",
     "t,x,x\n1,2,3\n": "2 columns called 'x'",
-    "t;x\n1;2\n": "has no column 't'",
+    "t;x\n1;2\n": "has no column 't'; it has t;x. Columns are separated by commas.",
     "t,x\n": "has no points",
     "": "is empty",
 }
@@ -170,6 +213,18 @@ def test_tables(text, tmp_path):
         assert wanted in refused(lambda: export._points(path, ("t", "x")), path)
 
 
+def test_values_at_points(result, tmp_path):
+    """What is written can be read again, whatever the columns are called; numbers keep all their digits."""
+    odd = replace(result, samples=replace(result.samples, names=('a,"b"',)))
+    (tmp_path / "a.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [1 / 3]])))
+    head, rows = export.evaluate_csv(odd, tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text(export.written(head, rows))
+    assert np.array_equal(export._points(tmp_path / "b.csv", head)[1], rows) and head == ['a,"b"', "u"]
+    assert np.array_equal(rows[:, 1], result.best([0.1, 1 / 3]))
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a file on disk" in refused(lambda: export.evaluate_csv(odd, tmp_path / "pipe"))
+
+
 def test_a_line_without_end(tmp_path, monkeypatch):
     """It is not read whole."""
     monkeypatch.setattr(export, "LINE", 1000)
@@ -179,6 +234,19 @@ def test_a_line_without_end(tmp_path, monkeypatch):
 
 
 # ---------------------------------------------------------------- strings and places
+
+
+def test_a_parameter_may_be_called_like_a_column(result):
+    odd, (u,) = replace(result), result.seeds
+    vars(odd)["seeds"] = (replace(u, parameters={"loss": 7.0, "status": 8.0, "k": 9.0}),)
+    (row,), (plain,) = odd.table, result.table
+    assert row == plain | {"p.loss": 7.0, "p.status": 8.0, "k": 9.0}
+
+
+def test_files_for_people_are_json(tmp_path):
+    """Which has no name for numbers that are not finite."""
+    store.Folder(tmp_path).write_json("a.json", {"loss": [np.float64(np.nan), 1.5, np.inf], "seed": np.int64(3)})
+    assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {"loss": [None, 1.5, None], "seed": 3}
 
 
 def test_hostile_strings_in_the_page(result, monkeypatch):
@@ -262,8 +330,6 @@ def test_the_unforeseen_has_one_line_too(monkeypatch):
 
 # ---------------------------------------------------------------- extremes
 
-X = np.linspace(-1, 1, 10)
-
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
@@ -272,6 +338,7 @@ X = np.linspace(-1, 1, 10)
         (lambda: sapm.Regression(X, X * 1e-300), "Y has 1e-300 as the largest number"),
         (lambda: sapm.SAPMRegressor().fit(X[:, None], X * 1e200), r"y has 1e\+200"),
         (lambda: sapm.Regression(X, X, weights=np.full(10, 1e-200)), "weights has 1e-200"),
+        (lambda: sapm.Regression(X, np.ma.masked_greater(X, 0.5)), "Y has a masked entry in row 7"),
         (lambda: sapm.Regression(np.array([1, "2", 3], object), X[:3]), "X must hold real numbers"),
         (lambda: sapm.Regression(X, X, names=["\x00"]), "a name must be printable"),
         (lambda: sapm.Regression(X, X, names="x"), "must be 1 different names"),
@@ -285,6 +352,12 @@ X = np.linspace(-1, 1, 10)
         (lambda: sapm.Dirichlet(lambda p: 0.0, faces=3), "Dirichlet got faces=3; wanted a list of names"),
         (lambda: sapm.Robin(lambda p, q: 1.0, 1.0, lambda p: 0.0), "a of Robin takes .p, q.; it must take one argument"),
         (lambda: sapm.solve(curve(), depth=10**9), "depth=1000000000 is too large; give 10000 or less"),
+        (lambda: sapm.solve(curve(), max_iter=10**400), "max_iter=1000.* is too large"),
+        (
+            lambda: sapm.solve(curve(), options={"lifted": 10**30}),
+            "lifted=1000.* it must be a whole number, at least 0 and below",
+        ),
+        (lambda: sapm.solve(curve(), options={"patience": None}), "patience=None; it must be a whole number"),
         (lambda: sapm.solve(curve(), width=10**9), "width=1000000000 is too large"),
         (lambda: sapm.solve(curve(), seeds=10**12), "seeds=1000000000000 is too large"),
         (lambda: sapm.solve(curve(), alpha=[[1], [2, 3]]), "alpha=.* must be a positive, finite number"),
