@@ -172,7 +172,7 @@ def read_series(path: Path) -> tuple[str, list[str], dict]:
 
 def run_folders(path: Path) -> list[Path]:
     """The folder itself if it is a run, else the runs in it, one per model."""
-    from sapm.store import inside
+    from sapm.store import inside, no_checkpoint
 
     if not path.is_dir():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run (sapm run … --out FOLDER).")
@@ -180,8 +180,6 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     found = sorted(p.parent for p in path.glob("*/checkpoint"))
     if not found:
-        from sapm.store import no_checkpoint
-
         raise ValueError(no_checkpoint(path))
     for folder in found:
         inside(path, folder)

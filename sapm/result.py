@@ -21,6 +21,7 @@ from sapm.methods.build import build
 from sapm.network import Network
 from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
+from sapm.regression import whole
 from sapm.run import Run
 from sapm.samples import Samples, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
@@ -149,9 +150,8 @@ class Result:
                 "reference_error follows the characteristics of a first-order linear equation to its boundary, and "
                 f"{found or 'the residual contains ' + equation.higher}; see error_estimate() and test_residual in the table."
             )
-        u = self.best if seed is None else self.seeds[seed]
-        domain = self.problem.domain
-        x = domain.points(n, domain.first + len(self.samples.terms[0].y))
+        u, domain = self.seeds[self.run.index(seed)], self.problem.domain
+        x = domain.points(whole("n", n), domain.first + len(self.samples.terms[0].y))
         wanted = reference(self.problem, x)
         lost = np.isnan(wanted)
         if lost.all():
@@ -162,7 +162,7 @@ class Result:
 
     def error_estimate(self, seed: int | None = None) -> Estimate:
         """How wrong the best seed (or seeds[seed]) of a PDE probably is: `str` of it is a sentence. See `sapm.estimate`."""
-        samples, i = self.samples, self.run.best if seed is None else range(len(self.seeds))[seed]
+        samples, i = self.samples, self.run.index(seed)
         if samples.kind != "pde":
             raise ValueError("error_estimate solves the equation of the error, so it needs a PDE; table has the test error here.")
         if i not in self._estimates:

@@ -44,7 +44,7 @@ def to_json(x: Any, **kwargs) -> str:
 def write_whole(path: Path, body: bytes) -> None:
     """Replace the file in one step: whoever reads it, or is killed meanwhile, finds the old one or the new one.
 
-    A link stays a link, to the new file; a pipe or a device is written to.
+    A link stays a link, to the new file, who may read it stays as it was; a pipe or a device is written to.
     """
     if path.is_dir() or "\0" in str(path):
         what = "is a folder" if path.is_dir() else "is no name"
@@ -61,7 +61,7 @@ def write_whole(path: Path, body: bytes) -> None:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         os.replace(name, path)
         name = None
         _sync_names(path.parent)

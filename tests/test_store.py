@@ -234,11 +234,13 @@ def test_a_run_cut_off_while_it_begins_is_taken(tmp_path):
 
 
 def test_links_and_pipes_stay(tmp_path):
-    """A link leads to the new file; a pipe gets the bytes; a folder is refused."""
+    """A link leads to the new file, which the same people may read; a pipe gets the bytes; a folder is refused."""
+    (tmp_path / "there").touch(0o600)
     (tmp_path / "link").symlink_to(tmp_path / "there")
     for body in (b"first", b"second"):
         store.write_whole(tmp_path / "link", body)
         assert (tmp_path / "link").is_symlink() and (tmp_path / "there").read_bytes() == body
+    assert (tmp_path / "there").stat().st_mode & 0o777 == 0o600
     os.mkfifo(tmp_path / "pipe")
     reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE)
     store.write_whole(tmp_path / "pipe", b"bytes")
