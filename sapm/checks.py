@@ -34,6 +34,7 @@ def budget(iterations) -> int:
 
 
 def width(given, depth: int) -> int | list[int]:
+    given = given.tolist() if isinstance(given, np.ndarray) else given
     if isinstance(given, Sequence) and not isinstance(given, str):
         if len(given) != depth - 1:
             raise ValueError(f"width={brief(list(given))} names {len(given)} hidden layers; depth={depth} has {depth - 1}.")
@@ -42,6 +43,7 @@ def width(given, depth: int) -> int | list[int]:
 
 
 def seeds(given) -> list[int]:
+    given = given.tolist() if isinstance(given, np.ndarray) else given
     if isinstance(given, Iterable) and not isinstance(given, str):
         numbers = [whole("a seed number", s, 0) for s in islice(given, MANY + 1)]
         if len(numbers) > MANY:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import sapm
 from sapm import export, report, samples, store, stored
 from sapm.cli import app
+from sapm.plan import plan
 from sapm.result import check_same
 
 ROOT = Path(__file__).parents[1]
@@ -339,6 +341,8 @@ def test_the_unforeseen_has_one_line_too(monkeypatch):
         (lambda: sapm.SAPMRegressor().fit(X[:, None], X * 1e200), r"y has 1e\+200"),
         (lambda: sapm.Regression(X, X, weights=np.full(10, 1e-200)), "weights has 1e-200"),
         (lambda: sapm.Regression(X, np.ma.masked_greater(X, 0.5)), "Y has a masked entry in row 7"),
+        (lambda: sapm.SAPMRegressor().fit(X[:, None], np.ma.masked_greater(X, 0.5)), "y has a masked entry in row 7"),
+        (lambda: sapm.Robin(0, 0.0, lambda p: 1.0), "Robin got a=0 and b=0"),
         (lambda: sapm.Regression(np.array([1, "2", 3], object), X[:3]), "X must hold real numbers"),
         (lambda: sapm.Regression(X, X, names=["\x00"]), "a name must be printable"),
         (lambda: sapm.Regression(X, X, names="x"), "must be 1 different names"),
@@ -374,6 +378,15 @@ def test_extremes_are_refused(make, sentence):
     with pytest.raises((ValueError, TypeError), match=sentence) as error:
         make()
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+def test_settings_may_be_of_numpy():
+    """And are plain numbers in the configuration, as a file wants them."""
+    options = {"damping": Fraction(1, 8), "bend": np.bool_(True), "lifted": np.int64(3)}
+    numbers = {"width": np.array([4, 5]), "seeds": np.arange(2), "alpha": np.full(3, 2.0), "max_iter": np.int64(7)}
+    config, _ = plan(curve(), 3, method="gauss-newton", options=options, **numbers)
+    assert json.loads(store.to_json(config)) == config
+    assert config["width"] == [4, 5] and config["seeds"] == [0, 1] and config["options"]["damping"] == 0.125
 
 
 # ---------------------------------------------------------------- the trials themselves
