@@ -27,6 +27,7 @@ from sapm.devices import first_process
 from sapm.names import brief, plain, shown
 
 LARGEST_JSON = 2**28  # bytes of a description; a larger one is not ours
+HEADER = 2**25  # bytes of a description in the header of a file, which safetensors allows 100 MB; a longer one is an array
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
 
 
@@ -110,6 +111,8 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict) -> None:
 
     arrays = {name: np.ascontiguousarray(a) if np.ndim(a) else np.asarray(a) for name, a in arrays.items()}
     text = to_json(about)
+    if len(body := text.encode()) > HEADER:
+        text, arrays["about"] = "", np.frombuffer(body, np.uint8)
     metadata = {"format": "sapm", "version": str(FORMAT), "about": text, "sha256": _digest(arrays, text)}
     write_whole(Path(path), save(arrays, metadata))
 
@@ -142,18 +145,17 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except MemoryError:
-        raise ValueError(
-            f"{path} ({size / 1e9:.3g} GB) needs more memory than is free; end other programs, or go on elsewhere."
-        ) from None
+        raise ValueError(f"{path} needs more memory than is free; end other programs, or read it on a larger machine.") from None
     except (SafetensorError, OSError, UnicodeDecodeError, TypeError, AttributeError, KeyError) as error:
         said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm{said}.") from None
-    if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
+    text = metadata.get("about", "")
+    if _digest(arrays, text) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
-    return arrays, read_json(path, metadata.get("about", ""))
+    return arrays, read_json(path, text or arrays.pop("about", np.zeros(0)).tobytes())
 
 
-def read_json(path: Path, text: str | None = None) -> dict:
+def read_json(path: Path, text: str | bytes | None = None) -> dict:
     """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
     try:
         found = None

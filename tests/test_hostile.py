@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import curve
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 import sapm
@@ -150,6 +151,18 @@ def test_another_problem_is_noticed(name):
         stored._samples(
             networks, samples.describe(held) | {"config": {"depth": 2}}, lambda right, what: right or pytest.fail(what)
         )
+
+
+def test_a_long_description(file, tmp_path, monkeypatch):
+    """A million seeds have more to say than a header holds: it is an array then, and checked as well."""
+    (arrays, about), path = store.read(file), tmp_path / "b.sapm"
+    monkeypatch.setattr(store, "HEADER", 100)
+    store.write(path, arrays, about)
+    found, said = store.read(path)
+    assert said == about and found.keys() == arrays.keys() and "about" in load_file(path)
+    monkeypatch.setattr(store, "to_json", lambda about: "é" * 100)
+    store.write(path, arrays, about)
+    assert "is not JSON at line 1" in refused(lambda: sapm.load(path), path)
 
 
 def test_what_is_no_file_of_ours(tmp_path, monkeypatch):
