@@ -30,7 +30,7 @@ from sapm.summary import Summary, summary
 from sapm.term import Term
 
 MOST = 8000  # points at which the error is estimated
-NOISE = 1e-13  # what a function that cancels to 0 may give
+DATA, FUNCTIONS = (1e-12, 0.0), (1e-9, 1e-13)  # what may differ between machines: a part, and where a function cancels to 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,19 +367,19 @@ def check_same(problem, samples: Samples, config: dict, stored: dict[str, np.nda
     if counts["test_points"] is None and "x" in samples.test:
         counts["test_points"] = samples.test["x"]
     fresh = _comparable(to_arrays(problem.sketch() if config["options"].get("chunk") else problem.samples(**counts)))
-    mine, least = _comparable(stored), 0.0 if hasattr(problem, "X") else NOISE
+    mine, near = _comparable(stored), DATA if hasattr(problem, "X") else FUNCTIONS
     for name in [*fresh, *(name for name in mine if name.startswith("term") and name not in fresh)]:
         a, b = fresh.get(name), mine.get(name)
         if name == "test/y" and b is None:
             continue  # an answer that was not known then
-        if a is None or b is None or a.shape != b.shape or not _alike(a, b, least):
+        if a is None or b is None or a.shape != b.shape or not _alike(a, b, *near):
             raise ValueError(f"{wrong}: {name} differs; give the problem that the file was made from.")
 
 
-def _alike(a: np.ndarray, b: np.ndarray, least: float) -> bool:
-    """Up to rounding, by the size of a column, and by what functions that are 0 there may be off by on another machine."""
+def _alike(a: np.ndarray, b: np.ndarray, part: float, least: float) -> bool:
+    """Up to this part of the largest number of a column, or this number."""
     size = np.abs(np.where(np.isfinite(b), b, 0.0)).max(0 if b.ndim == 2 else None, initial=0.0)
-    return bool(np.isclose(a, b, 1e-9, np.maximum(least, 1e-9 * size), equal_nan=True).all())
+    return bool(np.isclose(a, b, 0.0, np.maximum(least, part * size), equal_nan=True).all())
 
 
 def _comparable(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -158,8 +158,8 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
 def read_json(path: Path, text: str | bytes | None = None) -> dict:
     """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
     try:
-        found = None
-        if text is not None or (path.stat().st_size <= LARGEST_JSON and path.is_file()):  # a pipe would be waited for
+        found, size = None, path.stat().st_size if text is None else len(text)
+        if size <= LARGEST_JSON and (text is not None or path.is_file()):  # a pipe would be waited for
             found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged: it is not JSON at line {error.lineno}; use an earlier copy.") from None

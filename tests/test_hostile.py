@@ -129,6 +129,7 @@ BOX, START = sapm.Box(x=(-1, 1)), sapm.Dirichlet(lambda p: 1.0, faces=["x-"])
 STATED = {
     "another equation": (lambda c: sapm.PDE(BOX, lambda p, u: u.x + c * u.value, START), 3.0, 0.0, "term0/c0 differs"),
     "small data": (lambda c: sapm.Regression(X, c * X), 1e-10, 2e-10, "term0/y differs"),
+    "far from 0": (lambda c: sapm.Regression(1e9 + X + c, X), 0.0, 0.1, "term0/x differs"),
     "large data": (lambda c: sapm.Regression(X, np.stack([1e9 * X, c * X], 1)), 1e-2, 2e-2, "term0/y differs"),
     "roots": (lambda c: sapm.PDE(BOX, lambda p, u: u.x - c * jnp.sqrt(u.value), START), 1.0, 2.0, "term0/probe differs"),
     "another kind": (lambda c: sapm.Regression(X, X) if c else sapm.PDE(BOX, lambda p, u: u.x, START), 1, 0, "but a PDE"),
