@@ -226,13 +226,12 @@ def _result(path: Path, problem: str | None):
     from sapm.result import load
 
     again = None if problem is None else load_problem(problem)[0]
-    if path.is_file():
-        return load(path, again)
-    folders = run_folders(path)
+    alone = path.is_file() or (path / "model.sapm").is_file()  # a checkpoint may have been thrown away
+    folders = [path] if alone else run_folders(path)
     if len(folders) > 1:
         raise ValueError(f"{path} holds several runs; give one of {', '.join(str(f) for f in folders)}.")
-    model = folders[0] / "model.sapm"
-    return load(model if model.exists() else folders[0] / "checkpoint" / "latest.sapm", again)
+    files = [folders[0], folders[0] / "model.sapm", folders[0] / "checkpoint" / "latest.sapm"]
+    return load(next(filter(Path.is_file, files), files[-1]), again)
 
 
 @app.command()

@@ -239,6 +239,9 @@ def test_values_at_points(result, tmp_path):
     assert np.array_equal(rows[:, 1], result.best([0.1, 1 / 3]))
     os.mkfifo(tmp_path / "pipe")
     assert "is not a file on disk" in refused(lambda: export.evaluate_csv(odd, tmp_path / "pipe"))
+    odd.save(tmp_path / "run" / "model.sapm")  # a folder without its checkpoint
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), str(tmp_path / "a.csv")])
+    assert done.output == (tmp_path / "b.csv").read_text()
 
 
 def test_a_line_without_end(tmp_path, monkeypatch):
