@@ -96,10 +96,10 @@ def _settings(config: dict, need: Callable) -> None:
     need(_count(config.get("max_iter")), f"its max_iter is {brief(config.get('max_iter'))}")
     for name in ("key", "drawn_at"):
         need(_count(config.get(name, 0)), f"its {name} is {brief(config.get(name))}")
-    for name in ("points", "boundary_points", "test_points"):
-        need(config.get(name) is None or _count(config[name]), f"its {name} is {brief(config.get(name))}")
-    for name in ("max_seconds", "mu"):
-        need(config.get(name) is None or 0 < number(config[name]) < np.inf, f"its {name} is {brief(config.get(name))}")
+    for name in ("points", "boundary_points", "test_points", "max_seconds", "mu"):
+        given = config.get(name, "missing")
+        right = 0 < number(given) < np.inf if name in ("max_seconds", "mu") else _count(given)
+        need(given is None or right, f"its {name} is {brief(given)}")
     fresh, lowest = config.get("fresh", []), config.get("lowest")
     right = isinstance(fresh, list) and all(isinstance(v, (int, float)) for v in [*fresh, lowest or 0.0])
     need(right, "its residuals at fresh points are not numbers")
@@ -168,12 +168,10 @@ def _samples(arrays: Arrays, about: dict, need: Callable) -> None:
             _term(name, {part: found.get(f"{name}/{part}") for part in PARTS}, len(names), m, need)
     units, inputs = about.get("units"), found["term0/x"].shape[1]
     need(units is None or all(_numbers(units.get(name), inputs) for name in ("center", "spread")), "its units are not numbers")
-    for part, columns in (("x", len(names)), ("y", None)):
-        a = found.get(f"test/{part}")
-        rows = None if a is None else found.get("test/x", a).shape[:1]
-        need(
-            a is None or (a.ndim == 2 and a.shape[:1] == rows and columns in (None, a.shape[1])), "its test points are not whole"
-        )
+    x, y = found.get("test/x"), found.get("test/y")
+    right = x is None or (x.ndim == 2 and x.shape[1] == len(names))
+    right = right and (y is None or (x is not None and y.shape == (len(x), m - len(parameters))))
+    need(right, "its test points are not whole")
 
 
 PARTS = (

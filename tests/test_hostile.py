@@ -99,12 +99,15 @@ def test_forged_files(file, tmp_path):
             outcomes.append("loaded")
     assert outcomes.count("refused") > 20
 
+    less = {name: value for name, value in about["config"].items() if name != "mu"}
+
     def claimed(**changes):
         store.write(path, arrays, about | {"config": about["config"] | changes})
         return refused(lambda: sapm.load(path), path)
 
     assert "its depth is 1000000000, and it has 2 layers" in claimed(depth=10**9)
     assert "other widths" in claimed(width=10**9)
+    assert "its mu is 'missing'" in refused(lambda: stored.check(path, arrays, about | {"config": less}), path)
     assert "its method is 'evil'" in claimed(method="evil")
     assert "'evil', which gauss-newton does not know" in claimed(options={"evil": 1})
     shape = arrays["network/W1"].shape
@@ -113,6 +116,8 @@ def test_forged_files(file, tmp_path):
     assert "its networks are not those of its state" in refused(lambda: sapm.load(path), path)
     spoilt = arrays | {"samples/term0/y": np.full_like(arrays["samples/term0/y"], np.inf)}
     assert "not finite" in refused(lambda: stored.check(path, spoilt, about), path)
+    spoilt = {name: a for name, a in arrays.items() if name != "samples/test/x"}
+    assert "its test points are not whole" in refused(lambda: stored.check(path, spoilt, about), path)
     store.write(path, {name: a for name, a in arrays.items() if name != "history/phase"}, about)
     assert "has no history of phase, so it cannot be continued" in refused(lambda: sapm.resume(path, 5), path)
     store.write(path, arrays, about | {"units": about["units"] | {"center": [0.0, 0.0]}})
