@@ -62,16 +62,6 @@ def stoppable():
             signal.signal(number, action)
 
 
-def plain(x: Any) -> Any:
-    """As JSON has it: numbers that it has no name for become null."""
-    x = x.tolist() if hasattr(x, "tolist") else x
-    if isinstance(x, dict):
-        return {key: plain(value) for key, value in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [plain(value) for value in x]
-    return None if isinstance(x, float) and x - x != 0 else x
-
-
 def load_problem(spec: str):
     """A built-in problem's name, or file.py:name of the user's own. The only place where a user's code is run.
 
@@ -182,7 +172,7 @@ def read_series(path: Path) -> tuple[str, list[str], dict]:
 
 def run_folders(path: Path) -> list[Path]:
     """The folder itself if it is a run, else the runs in it, one per model."""
-    from sapm.store import inside
+    from sapm.store import inside, no_checkpoint
 
     if not path.is_dir():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run (sapm run … --out FOLDER).")
@@ -190,8 +180,6 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     found = sorted(p.parent for p in path.glob("*/checkpoint"))
     if not found:
-        from sapm.store import no_checkpoint
-
         raise ValueError(no_checkpoint(path))
     for folder in found:
         inside(path, folder)

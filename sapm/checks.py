@@ -10,7 +10,7 @@ import numpy as np
 
 from sapm.equation import called
 from sapm.jet import Activation
-from sapm.methods.build import WHOLE
+from sapm.methods.build import LONGEST, WHOLE
 from sapm.names import brief, number
 from sapm.pointwise import NEEDS_NUMBERS
 from sapm.problem import PDE
@@ -29,7 +29,12 @@ def positive(name: str, value) -> float:
     return float(value)
 
 
+def budget(iterations) -> int:
+    return whole("max_iter", iterations, 0, most=LONGEST)
+
+
 def width(given, depth: int) -> int | list[int]:
+    given = given.tolist() if isinstance(given, np.ndarray) else given
     if isinstance(given, Sequence) and not isinstance(given, str):
         if len(given) != depth - 1:
             raise ValueError(f"width={brief(list(given))} names {len(given)} hidden layers; depth={depth} has {depth - 1}.")
@@ -38,6 +43,7 @@ def width(given, depth: int) -> int | list[int]:
 
 
 def seeds(given) -> list[int]:
+    given = given.tolist() if isinstance(given, np.ndarray) else given
     if isinstance(given, Iterable) and not isinstance(given, str):
         numbers = [whole("a seed number", s, 0) for s in islice(given, MANY + 1)]
         if len(numbers) > MANY:

@@ -226,13 +226,12 @@ def _result(path: Path, problem: str | None):
     from sapm.result import load
 
     again = None if problem is None else load_problem(problem)[0]
-    if path.is_file():
-        return load(path, again)
-    folders = run_folders(path)
+    alone = path.is_file() or (path / "model.sapm").is_file()  # a checkpoint may have been thrown away
+    folders = [path] if alone else run_folders(path)
     if len(folders) > 1:
         raise ValueError(f"{path} holds several runs; give one of {', '.join(str(f) for f in folders)}.")
-    model = folders[0] / "model.sapm"
-    return load(model if model.exists() else folders[0] / "checkpoint" / "latest.sapm", again)
+    files = [folders[0], folders[0] / "model.sapm", folders[0] / "checkpoint" / "latest.sapm"]
+    return load(next(filter(Path.is_file, files), files[-1]), again)
 
 
 @app.command()
@@ -261,19 +260,18 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Evaluate the best network at points from a CSV file."""
-    from sapm.export import evaluate_csv
+    from sapm.export import evaluate_csv, written
 
     head, rows = evaluate_csv(_result(path, problem), points)
-    text = "\n".join([",".join(head), *(",".join(repr(float(v)) for v in row) for row in rows)]) + "\n"
     if out is not None:
         from sapm.store import write_whole
 
-        write_whole(out, text.encode())
+        write_whole(out, written(head, rows).encode())
         show({"written": str(out), "points": len(rows)} if as_json else f"written: {out} ({len(rows)} points)", as_json)
     elif as_json:
         show({"columns": head, "rows": rows}, True)
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(written(head, rows))
 
 
 @app.command()

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sapm.arguments import expected, plain, sentence, stoppable
-from sapm.names import shown
+from sapm.arguments import expected, sentence, stoppable
+from sapm.names import plain, shown
 
 app = typer.Typer(
     name="sapm",

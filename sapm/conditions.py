@@ -188,6 +188,8 @@ class Robin(OnFaces):
         }.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
+        if not any(callable(value) or number(value) != 0 for value in (a, b)):
+            raise ValueError("Robin got a=0 and b=0, so it says nothing about u; one of them must be another number.")
         for name, value in {"a": a, "b": b}.items():
             if callable(value):
                 function_of_point(f"{name} of Robin", value)

@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sapm.plan import plan
-from sapm.pointwise import table
+from sapm.pointwise import table, unmasked
 from sapm.regression import Regression
 from sapm.samples import pad
 from sapm.solver import execute
@@ -74,6 +74,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         self.options = options
 
     def fit(self, X, y):
+        unmasked("X", X)
+        unmasked("y", y)
         try:
             X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
         except OverflowError:

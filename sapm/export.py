@@ -154,12 +154,12 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not blank, one after the other."""
+    """(line number, cells) of every line that is not blank, one after the other; cells of a spreadsheet may all be blank."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(_lines(file, path))
         try:
             for row in reader:
-                if row:
+                if any(map(str.strip, row)):
                     yield reader.line_num, row
         except csv.Error as error:
             raise ValueError(
@@ -185,7 +185,9 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
     head = [name.strip() for name in first[1]]
     for name in names:
         if name not in head:
-            raise ValueError(f"{path} has no column {brief(name)}; it has {shown(', '.join(head[:20]))}." + nearest(name, head))
+            apart = len(head) == 1 and any(mark in head[0] for mark in ";\t")
+            how = " Columns are separated by commas." if apart else nearest(name, head)
+            raise ValueError(f"{path} has no column {brief(name)}; it has {shown(', '.join(head[:20]))}.{how}")
         if head.count(name) > 1:
             raise ValueError(f"{path} has {head.count(name)} columns called {brief(name)}; name each of them once.")
     where, lines, found = [head.index(name) for name in names], [], array("d")
@@ -206,11 +208,19 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
     return lines, np.frombuffer(found).reshape(len(lines), len(names))
 
 
+def written(head: Sequence[str], rows: np.ndarray) -> str:
+    """A table as CSV: names may have commas in them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows.tolist()])
+    return text.getvalue()
+
+
 def evaluate_csv(result: Any, path: Path) -> tuple[list[str], np.ndarray]:
     """(column names, rows): the coordinates in the file and the best network's outputs there."""
     u = result.best
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give a CSV file with the columns {', '.join(u.names)}.")
+        what = "is not a file on disk" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"{path} {what}; give a CSV file with the columns {', '.join(u.names)}.")
     lines, x = _points(path, u.names)
     values = u(x).reshape(len(x), -1)
     bad = ~np.isfinite(values).all(1)

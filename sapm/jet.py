@@ -154,12 +154,16 @@ sigmoid = Activation("sigmoid", _sigmoid, lambda x, s, ds: ds * (1 - 2 * s), 0.2
 softplus = Activation("softplus", _softplus, lambda x, s, ds: ds * (1 - ds), 1.0, 1.0, 0.25, 1 / (6 * 3**0.5))
 
 ACTIVATIONS = {sigma.name: sigma for sigma in (relu, sin, tanh, sigmoid, softplus)}
+JAX_OWN = ((jax.nn.relu, relu), (jnp.sin, sin), (jnp.tanh, tanh), (jax.nn.sigmoid, sigmoid), (jax.nn.softplus, softplus))
 
 
 def activation(given: str | Activation | Callable[[Array], Array]) -> Activation:
-    """The activation of that name, or one made from any elementwise JAX function (without constants)."""
+    """The activation of that name, or one made from any elementwise JAX function (without constants); JAX's own are ours."""
     if isinstance(given, Activation):
         return given
+    for function, ours in JAX_OWN:
+        if given is function:
+            return ours
     if isinstance(given, str):
         if given not in ACTIVATIONS:
             raise ValueError(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
+from typing import Any
 
 LONGEST = 100  # characters of a user's text that a sentence repeats
 LEAST, MOST = 1e-50, 1e50  # the size of data and domains: their squares, and the squares of these, are still numbers
@@ -26,6 +27,16 @@ def number(value) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+def plain(x: Any) -> Any:
+    """As JSON has it: numbers that it has no name for become null."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    if isinstance(x, dict):
+        return {key: plain(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [plain(value) for value in x]
+    return None if isinstance(x, float) and x - x != 0 else x
 
 
 def brief(value) -> str:

@@ -107,7 +107,7 @@ def plan(
         "test_points": checks.count(test_points),
         "model": model,
         "method": method,
-        "max_iter": checks.iterations(method, kind, sigma) if max_iter is None else whole("max_iter", max_iter, 0),
+        "max_iter": checks.iterations(method, kind, sigma) if max_iter is None else checks.budget(max_iter),
         "max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds),
         "seeds": seeds,
         "key": checks.key(key),

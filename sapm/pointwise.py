@@ -76,6 +76,7 @@ def evaluate(
 
 def table(name: str, given, columns: int | None = None) -> np.ndarray:
     """A finite array (n, columns) of float64; a vector is one column."""
+    unmasked(name, given)
     try:
         x = np.asarray(given)
         if x.dtype.kind == "O" and not all(np.isrealobj(v) and not isinstance(v, (str, bytes)) for v in x.flat):
@@ -95,6 +96,13 @@ def table(name: str, given, columns: int | None = None) -> np.ndarray:
         raise ValueError(f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: remove or fill such rows.")
     sized(name, np.abs(x).max(0))
     return x
+
+
+def unmasked(name: str, given) -> None:
+    """Refuse masked entries: as an array, they would be the numbers below their mask."""
+    if np.ma.is_masked(given):
+        row = np.argwhere(np.ma.getmaskarray(given))[0][0]
+        raise ValueError(f"{name} has a masked entry in row {row}; all entries must be numbers: remove or fill such rows.")
 
 
 def sized(name: str, largest: np.ndarray) -> None:

@@ -324,7 +324,7 @@ def _parameters(given, names: Sequence[str]) -> dict[str, float]:
     if not isinstance(given, Mapping):
         raise TypeError(f"parameters={brief(given)} must be names with a first guess, such as {{'nu': 0.1}}.")
     for name, guess in given.items():
-        if not isinstance(name, str) or not name.isidentifier() or name in (*names, "vector"):
+        if not isinstance(name, str) or not name.isidentifier() or name in (*names, "vector", "_names", "_more"):
             raise ValueError(f"parameters has the name {brief(name)}; use a plain word that is no coordinate.")
         if not np.isfinite(number(guess)):
             raise ValueError(f"parameters has {name}={brief(guess)}; its first guess must be a finite number.")

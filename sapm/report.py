@@ -28,9 +28,7 @@ CURVES = 50  # of seeds are drawn one by one; more are drawn as bands
 def plot(result: Any, kind: str, seed: int | None) -> Figure:
     if kind not in KINDS:
         raise ValueError(f"plot({brief(kind)}) is not known; use one of {', '.join(KINDS)}." + nearest(kind, KINDS))
-    if seed is not None and not -len(result.seeds) <= seed < len(result.seeds):
-        raise ValueError(f"seed={seed} is not there; seeds[0] to seeds[{len(result.seeds) - 1}] are.")
-    i = result.run.best if seed is None else seed % len(result.seeds)
+    i = result.run.index(seed)
     if kind == "loss":
         return _loss(result)
     if kind == "bound":

@@ -13,6 +13,7 @@ import numpy as np
 from sapm.halving import ranking
 from sapm.jet import Jet, float64
 from sapm.methods.method import Method
+from sapm.names import brief
 from sapm.network import Network
 from sapm.objective import Certificate, certificate
 from sapm.spread import steepness
@@ -49,6 +50,14 @@ class Run:
     def best(self) -> int:
         """The index of the first seed in the ranking."""
         return int(self.ranking[0])
+
+    def index(self, seed: int | None) -> int:
+        """Of seeds[seed], counted from 0; without one, of the best."""
+        if seed is None:
+            return self.best
+        if not isinstance(seed, (int, np.integer)) or not -len(self.seeds) <= seed < len(self.seeds):
+            raise ValueError(f"seed={brief(seed)} is not there; seeds[0] to seeds[{len(self.seeds) - 1}] are.")
+        return int(seed) % len(self.seeds)
 
     @property
     def ranking(self) -> np.ndarray:

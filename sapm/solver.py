@@ -26,12 +26,11 @@ from sapm.names import brief
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
-from sapm.regression import whole
 from sapm.resample import Lowest, at_last, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
-from sapm.train import train
+from sapm.train import diagnostics_of, train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
 CHECKPOINT_SHARE = 20  # times as long as writing one takes, if that is more
@@ -275,6 +274,7 @@ def resume(
     `max_iter` counts from the very start (default: as many as were asked for then); `max_seconds` counts from now. `devices` need
     not be those of before (sums over samples are then rounded in another order).
     """
+    checks.callback(on_record)
     path = Path(path)
     folder = store.Folder(path)
     file = folder.checkpoint if path.is_dir() else path
@@ -290,12 +290,16 @@ def resume(
             raise ValueError(
                 f"{path} is of a run on data that are not in memory: give the folder it was kept in (out=…) and its problem=…."
             )
+        wanted = diagnostics_of(before.run.method, before.run.states)
+        wanted += ["validation_loss"] if before.samples.validation is not None else []
+        if lacking := [name for name in wanted if name not in before.run.history]:
+            raise ValueError(f"{file} has no history of {lacking[0]}, so it cannot be continued; sapm.load gives its networks.")
         config = before.config | {"max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds)}
         if max_iter is not None:
             done = int(before.run.history["iteration"].max())
-            if whole("max_iter", max_iter, 0) < done:
+            config["max_iter"] = checks.budget(max_iter)
+            if max_iter < done:
                 raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
-            config["max_iter"] = max_iter
         mesh = mesh_of(devices, len(before.run.seeds))
         checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write

@@ -24,9 +24,10 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.devices import first_process
-from sapm.names import brief, shown
+from sapm.names import brief, plain, shown
 
 LARGEST_JSON = 2**28  # bytes of a description; a larger one is not ours
+HEADER = 2**25  # bytes of a description in the header of a file, which safetensors allows 100 MB; a longer one is an array
 FORMAT = 1  # of the .sapm file; a reader refuses files with a higher number
 
 
@@ -44,7 +45,7 @@ def to_json(x: Any, **kwargs) -> str:
 def write_whole(path: Path, body: bytes) -> None:
     """Replace the file in one step: whoever reads it, or is killed meanwhile, finds the old one or the new one.
 
-    A link stays a link, to the new file; a pipe or a device is written to.
+    A link stays a link, to the new file, who may read it stays as it was; a pipe or a device is written to.
     """
     if path.is_dir() or "\0" in str(path):
         what = "is a folder" if path.is_dir() else "is no name"
@@ -61,7 +62,7 @@ def write_whole(path: Path, body: bytes) -> None:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         os.replace(name, path)
         name = None
         _sync_names(path.parent)
@@ -110,6 +111,8 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict) -> None:
 
     arrays = {name: np.ascontiguousarray(a) if np.ndim(a) else np.asarray(a) for name, a in arrays.items()}
     text = to_json(about)
+    if len(body := text.encode()) > HEADER:
+        text, arrays["about"] = "", np.frombuffer(body, np.uint8)
     metadata = {"format": "sapm", "version": str(FORMAT), "about": text, "sha256": _digest(arrays, text)}
     write_whole(Path(path), save(arrays, metadata))
 
@@ -141,19 +144,22 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
                     f"{path} was written by a newer sapm (file format {number}; this one reads up to {FORMAT}): upgrade."
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, UnicodeDecodeError, MemoryError, TypeError, AttributeError, KeyError) as error:
+    except MemoryError:
+        raise ValueError(f"{path} needs more memory than is free; end other programs, or read it on a larger machine.") from None
+    except (SafetensorError, OSError, UnicodeDecodeError, TypeError, AttributeError, KeyError) as error:
         said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise ValueError(f"{path} ({size} bytes) is damaged or is not a file written by sapm{said}.") from None
-    if _digest(arrays, metadata.get("about", "")) != metadata.get("sha256"):
+    text = metadata.get("about", "")
+    if _digest(arrays, text) != metadata.get("sha256"):
         raise ValueError(f"{path} is damaged: its contents do not match its checksum; use an earlier copy.")
-    return arrays, read_json(path, metadata.get("about", ""))
+    return arrays, read_json(path, text or arrays.pop("about", np.zeros(0)).tobytes())
 
 
-def read_json(path: Path, text: str | None = None) -> dict:
+def read_json(path: Path, text: str | bytes | None = None) -> dict:
     """The dictionary that a JSON file holds, or that text of it; a ValueError in one sentence for anything else."""
     try:
-        found = None
-        if text is not None or path.stat().st_size <= LARGEST_JSON:
+        found, size = None, path.stat().st_size if text is None else len(text)
+        if size <= LARGEST_JSON and (text is not None or path.is_file()):  # a pipe would be waited for
             found = json.loads(path.read_text(encoding="utf-8") if text is None else text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged: it is not JSON at line {error.lineno}; use an earlier copy.") from None
@@ -345,7 +351,7 @@ class Folder:
 
     def write_json(self, name: str, content: Any) -> None:
         if self.writes:
-            write_whole(self.path / name, (to_json(content, indent=2) + "\n").encode())
+            write_whole(self.path / name, (to_json(plain(content), indent=2) + "\n").encode())
 
     def write_history(self, lines: list[dict]) -> None:
         if self.writes:

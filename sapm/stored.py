@@ -41,7 +41,7 @@ def check(path: str | Path, arrays: Arrays, about: dict) -> None:
     try:
         _description(about, need)
         _settings(config, need)  # type: ignore[arg-type]
-        need(config["seeds"] == about["seeds"], "its settings name other seeds")  # type: ignore[index]
+        need(config.get("seeds") == about["seeds"], "its settings name other seeds")  # type: ignore[union-attr]
     except (ValueError, TypeError) as error:
         if str(error).startswith(f"{path} "):
             raise
@@ -56,7 +56,11 @@ def _words(given: Any, count: int | None = None) -> bool:
 
 
 def _count(given: Any, least: int = 0) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given >= least
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given < 2**63
+
+
+def _numbers(given: Any, count: int) -> bool:
+    return isinstance(given, list) and len(given) == count and all(np.isfinite(number(v)) for v in given)
 
 
 def _description(about: dict, need: Callable) -> None:
@@ -71,6 +75,7 @@ def _description(about: dict, need: Callable) -> None:
     for name in ("status", "reason"):
         need(_words(about.get(name), len(seeds)), f"it has not one {name} for every seed")  # type: ignore[arg-type]
     need(about.get("domain") is None or isinstance(about["domain"], dict), "its domain is not described")
+    need("activation_values" not in about or _numbers(about["activation_values"], 6), "its activation is not described")
     units = about.get("units", {"size": 1.0, "stiffness": 1.0})
     right = isinstance(units, dict) and all(0 < number(units.get(name)) < np.inf for name in ("size", "stiffness"))
     need(right, "its units are not numbers")
@@ -88,13 +93,13 @@ def _settings(config: dict, need: Callable) -> None:
         _count(width, 1) or (isinstance(width, list) and all(_count(w, 1) for w in width)),
         f"its width is {brief(width)}",
     )
-    for name, least in (("max_iter", 0), ("key", 0), ("drawn_at", 0)):
-        need(_count(config.get(name, 0), least), f"its {name} is {brief(config.get(name))}")
-    need(_count(config.get("max_iter")), "it does not say how many iterations were asked for")
-    for name in ("points", "boundary_points", "test_points"):
-        need(config.get(name) is None or _count(config[name]), f"its {name} is {brief(config.get(name))}")
-    for name in ("max_seconds", "mu"):
-        need(config.get(name) is None or 0 < number(config[name]) < np.inf, f"its {name} is {brief(config.get(name))}")
+    need(_count(config.get("max_iter")), f"its max_iter is {brief(config.get('max_iter'))}")
+    for name in ("key", "drawn_at"):
+        need(_count(config.get(name, 0)), f"its {name} is {brief(config.get(name))}")
+    for name in ("points", "boundary_points", "test_points", "max_seconds", "mu"):
+        given = config.get(name, "missing")
+        right = 0 < number(given) < np.inf if name in ("max_seconds", "mu") else _count(given)
+        need(given is None or right, f"its {name} is {brief(given)}")
     fresh, lowest = config.get("fresh", []), config.get("lowest")
     right = isinstance(fresh, list) and all(isinstance(v, (int, float)) for v in [*fresh, lowest or 0.0])
     need(right, "its residuals at fresh points are not numbers")
@@ -105,7 +110,7 @@ def _settings(config: dict, need: Callable) -> None:
         need(right, f"its {name} is {brief(given)}")
     need(isinstance(config.get("options"), dict), "it has no options")
     resolve_options(config["method"], config["options"])
-    need(isinstance(config.get("seeds"), list) and isinstance(config.get("choice", ""), str), "its settings are not whole")
+    need(isinstance(config.get("choice", ""), str), f"its choice is {brief(config.get('choice'))}")
 
 
 def _networks(arrays: Arrays, about: dict, need: Callable) -> None:
@@ -146,10 +151,11 @@ def _history(arrays: Arrays, status: list[str], need: Callable) -> None:
 
 
 def _samples(arrays: Arrays, about: dict, need: Callable) -> None:
-    """Every array of a term has its samples on axis 0, and all numbers are finite."""
+    """Every array of a term has its samples on axis 0, and all numbers are finite (but what a residual gives for any numbers)."""
     found = {name.removeprefix("samples/"): a for name, a in arrays.items() if name.startswith("samples/")}
     for name, a in found.items():
-        need(a.dtype.kind in "fiu" and bool(np.isfinite(a).all()), f"samples/{name} holds numbers that are not finite")
+        finite = name.endswith("/probe") or np.isfinite(a).all()
+        need(a.dtype.kind in "fiu" and bool(finite), f"samples/{name} holds numbers that are not finite")
         need(0 not in a.shape[:1], f"samples/{name} is empty")
     count = sum(name.startswith("term") and name.endswith("/x") for name in found)
     need(count > 0 and all(f"term{i}/x" in found for i in range(count)), "it has no samples")
@@ -160,12 +166,12 @@ def _samples(arrays: Arrays, about: dict, need: Callable) -> None:
     for name in [*(f"term{i}" for i in range(count)), "validation", "held"]:
         if f"{name}/x" in found:
             _term(name, {part: found.get(f"{name}/{part}") for part in PARTS}, len(names), m, need)
-    for part, columns in (("x", len(names)), ("y", None)):
-        a = found.get(f"test/{part}")
-        rows = None if a is None else found.get("test/x", a).shape[:1]
-        need(
-            a is None or (a.ndim == 2 and a.shape[:1] == rows and columns in (None, a.shape[1])), "its test points are not whole"
-        )
+    units, inputs = about.get("units"), found["term0/x"].shape[1]
+    need(units is None or all(_numbers(units.get(name), inputs) for name in ("center", "spread")), "its units are not numbers")
+    x, y = found.get("test/x"), found.get("test/y")
+    right = x is None or (x.ndim == 2 and x.shape[1] == len(names))
+    right = right and (y is None or (x is not None and y.shape == (len(x), m - len(parameters))))
+    need(right, "its test points are not whole")
 
 
 PARTS = (
@@ -200,6 +206,7 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int, need: Call
             f"samples/{name}/{part} has the shape {parts.get(part, parts['x']).shape}",
         )
     forms, of = parts.get("forms"), parts.get("of")
-    need(forms is None or (forms.ndim == 2 and sum(forms.shape) == k), f"samples/{name}/forms does not fit its directions")
+    fits = forms is None or ("directions" in parts and forms.ndim == 2 and sum(forms.shape) == k)
+    need(fits, f"samples/{name}/forms does not fit its directions")
     whole = of is None or (of.ndim == 1 and of.dtype.kind in "iu" and bool(((of >= 0) & (of < m)).all()))
     need(whole and (of is None or len(of) == rows), f"samples/{name}/of names outputs that are not there")

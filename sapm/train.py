@@ -27,6 +27,12 @@ TURN = 0.5  # seconds that a compiled call may take: the progress shown and the 
 STOPPED = ("converged", "stalled", "dropped", "non-finite")  # seeds that do not go on when a run is continued
 
 
+@float64
+def diagnostics_of(method: Method, states) -> list[str]:
+    """The names of what a method records beside the losses."""
+    return sorted(jax.eval_shape(lambda s: method.diagnostics(jax.tree.map(lambda x: x[0], s)), states))
+
+
 @jax.jit
 def _start(method: Method, keys):
     return settled(jax.vmap(method.init)(keys))
@@ -63,7 +69,7 @@ class Loop:
             kept = None if kept is None else layout.divided(kept)
         self.method, self.seeds, self.validation, self.every, self.rungs = method, seeds, validation, every, rungs
         self.names = ["iteration", "seconds", "loss", "mean_squared_loss"] + ["validation_loss"] * (validation is not None)
-        self.diagnostics = sorted(jax.eval_shape(lambda s: method.diagnostics(jax.tree.map(lambda x: x[0], s)), states))
+        self.diagnostics = diagnostics_of(method, states)
         self.names += self.diagnostics
         self.bound = bound(self.whole.objective, method.sigma)[0]
         self.room, self.began = room(len(seeds), method.seed_bytes, self.together or layout is not None), time.perf_counter()

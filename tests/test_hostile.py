@@ -7,18 +7,24 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import curve
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 import sapm
-from sapm import export, report, store, stored
+from sapm import export, report, samples, store, stored
 from sapm.cli import app
+from sapm.plan import plan
+from sapm.result import check_same
 
 ROOT = Path(__file__).parents[1]
+X = np.linspace(-1, 1, 10)
 
 
 def trial(name: str):
@@ -93,12 +99,15 @@ def test_forged_files(file, tmp_path):
             outcomes.append("loaded")
     assert outcomes.count("refused") > 20
 
+    less = {name: value for name, value in about["config"].items() if name != "mu"}
+
     def claimed(**changes):
         store.write(path, arrays, about | {"config": about["config"] | changes})
         return refused(lambda: sapm.load(path), path)
 
     assert "its depth is 1000000000, and it has 2 layers" in claimed(depth=10**9)
     assert "other widths" in claimed(width=10**9)
+    assert "its mu is 'missing'" in refused(lambda: stored.check(path, arrays, about | {"config": less}), path)
     assert "its method is 'evil'" in claimed(method="evil")
     assert "'evil', which gauss-newton does not know" in claimed(options={"evil": 1})
     shape = arrays["network/W1"].shape
@@ -107,6 +116,59 @@ def test_forged_files(file, tmp_path):
     assert "its networks are not those of its state" in refused(lambda: sapm.load(path), path)
     spoilt = arrays | {"samples/term0/y": np.full_like(arrays["samples/term0/y"], np.inf)}
     assert "not finite" in refused(lambda: stored.check(path, spoilt, about), path)
+    spoilt = {name: a for name, a in arrays.items() if name != "samples/test/x"}
+    assert "its test points are not whole" in refused(lambda: stored.check(path, spoilt, about), path)
+    store.write(path, {name: a for name, a in arrays.items() if name != "history/phase"}, about)
+    assert "has no history of phase, so it cannot be continued" in refused(lambda: sapm.resume(path, 5), path)
+    store.write(path, arrays, about | {"units": about["units"] | {"center": [0.0, 0.0]}})
+    assert "its units are not numbers" in refused(lambda: sapm.load(path), path)
+
+
+def test_a_good_file_is_read_whatever_the_rule_for_units_says_now(file, result, monkeypatch):
+    """Units are rounded to powers of two, so that the last digit of a mean may decide: a file has those it was made with."""
+    monkeypatch.setattr(samples, "_suited", lambda given: samples.Scaling(np.full(1, 9.0), np.ones(1), 7.0))
+    assert np.array_equal(sapm.load(file).best([0.0, 0.5]), result.best([0.0, 0.5]))
+
+
+BOX, START = sapm.Box(x=(-1, 1)), sapm.Dirichlet(lambda p: 1.0, faces=["x-"])
+STATED = {
+    "another equation": (lambda c: sapm.PDE(BOX, lambda p, u: u.x + c * u.value, START), 3.0, 0.0, "term0/c0 differs"),
+    "small data": (lambda c: sapm.Regression(X, c * X), 1e-10, 2e-10, "term0/y differs"),
+    "far from 0": (lambda c: sapm.Regression(1e9 + X + c, X), 0.0, 0.1, "term0/x differs"),
+    "large data": (lambda c: sapm.Regression(X, np.stack([1e9 * X, c * X], 1)), 1e-2, 2e-2, "term0/y differs"),
+    "roots": (lambda c: sapm.PDE(BOX, lambda p, u: u.x - c * jnp.sqrt(u.value), START), 1.0, 2.0, "term0/probe differs"),
+    "another kind": (lambda c: sapm.Regression(X, X) if c else sapm.PDE(BOX, lambda p, u: u.x, START), 1, 0, "but a PDE"),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_another_problem_is_noticed(name):
+    """By its numbers, whatever their size is; and the same one is not refused, also where its residual is not a number."""
+    make, c, other, sentence = STATED[name]
+    problem, about = make(c), {"points": 20, "boundary_points": 8, "test_points": 5, "mu": 1.0, "options": {}}
+    about["problem"], held = type(problem).__name__, problem.samples(20, 8, 5, 1.0)
+    arrays = samples.to_arrays(held)
+    check_same(problem, held, about, arrays)
+    with pytest.raises(ValueError, match=f"is not the stored one.*{sentence}"):
+        check_same(make(other), held, about, arrays)
+    if name == "roots":
+        assert np.isnan(arrays["term0/probe"]).any()
+        networks = {"network/b2": np.zeros((1, 1))} | {f"samples/{k}": a for k, a in arrays.items()}
+        stored._samples(
+            networks, samples.describe(held) | {"config": {"depth": 2}}, lambda right, what: right or pytest.fail(what)
+        )
+
+
+def test_a_long_description(file, tmp_path, monkeypatch):
+    """A million seeds have more to say than a header holds: it is an array then, and checked as well."""
+    (arrays, about), path = store.read(file), tmp_path / "b.sapm"
+    monkeypatch.setattr(store, "HEADER", 100)
+    store.write(path, arrays, about)
+    found, said = store.read(path)
+    assert said == about and found.keys() == arrays.keys() and "about" in load_file(path)
+    monkeypatch.setattr(store, "to_json", lambda about: "é" * 100)
+    store.write(path, arrays, about)
+    assert "is not JSON at line 1" in refused(lambda: sapm.load(path), path)
 
 
 def test_what_is_no_file_of_ours(tmp_path, monkeypatch):
@@ -121,6 +183,7 @@ def test_what_is_no_file_of_ours(tmp_path, monkeypatch):
     assert "is not a file on disk" in refused(lambda: sapm.load("/dev/zero"))
     monkeypatch.setattr(store, "installed_memory", lambda: 1000)
     assert "larger than the memory" in refused(lambda: sapm.load(tmp_path / "zeros"))
+    assert "is damaged" in refused(lambda: store.read_json(tmp_path / "pipe"))
     for text in ("[" * 10**5, "[]", "", "\ufeff", "{"):
         (tmp_path / "a.json").write_text(text)
         assert "is damaged" in refused(lambda: store.read_json(tmp_path / "a.json"), tmp_path / "a.json")
@@ -142,6 +205,7 @@ POINTS = {
     "\ufefft,x\r\n1,2\r\n": [[1, 2]],
     "t,x,note\n1,2,a\n\n3,4\n": [[1, 2], [3, 4]],
     "t,x\n1,2,,\n": [[1, 2]],
+    "t,x\n1,2\n,\n , \n": [[1, 2]],
     "c," * 10**5 + "t,x\n" + "a," * 10**5 + "1,2\n": [[1, 2]],
     "t,x\n1,2,3\n": "line 2 has 3 cells, and the first line names 2 columns",
     "t,x\n1\n": "line 2, column 'x': '' is not a number",
@@ -153,7 +217,7 @@ POINTS = {
     "t,x\n1,1e999\n": "is not finite",
     "t,x\n1,\x1b[31m\n": r"'\x1b[31m' is not a number",
     "t,x,x\n1,2,3\n": "2 columns called 'x'",
-    "t;x\n1;2\n": "has no column 't'",
+    "t;x\n1;2\n": "has no column 't'; it has t;x. Columns are separated by commas.",
     "t,x\n": "has no points",
     "": "is empty",
 }
@@ -170,6 +234,21 @@ def test_tables(text, tmp_path):
         assert wanted in refused(lambda: export._points(path, ("t", "x")), path)
 
 
+def test_values_at_points(result, tmp_path):
+    """What is written can be read again, whatever the columns are called; numbers keep all their digits."""
+    odd = replace(result, samples=replace(result.samples, names=('a,"b"',)))
+    (tmp_path / "a.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [1 / 3]])))
+    head, rows = export.evaluate_csv(odd, tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text(export.written(head, rows))
+    assert np.array_equal(export._points(tmp_path / "b.csv", head)[1], rows) and head == ['a,"b"', "u"]
+    assert np.array_equal(rows[:, 1], result.best([0.1, 1 / 3]))
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a file on disk" in refused(lambda: export.evaluate_csv(odd, tmp_path / "pipe"))
+    odd.save(tmp_path / "run" / "model.sapm")  # a folder without its checkpoint
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), str(tmp_path / "a.csv")])
+    assert done.output == (tmp_path / "b.csv").read_text()
+
+
 def test_a_line_without_end(tmp_path, monkeypatch):
     """It is not read whole."""
     monkeypatch.setattr(export, "LINE", 1000)
@@ -179,6 +258,19 @@ def test_a_line_without_end(tmp_path, monkeypatch):
 
 
 # ---------------------------------------------------------------- strings and places
+
+
+def test_a_parameter_may_be_called_like_a_column(result):
+    odd, (u,) = replace(result), result.seeds
+    vars(odd)["seeds"] = (replace(u, parameters={"loss": 7.0, "status": 8.0, "k": 9.0}),)
+    (row,), (plain,) = odd.table, result.table
+    assert row == plain | {"p.loss": 7.0, "p.status": 8.0, "k": 9.0}
+
+
+def test_files_for_people_are_json(tmp_path):
+    """Which has no name for numbers that are not finite."""
+    store.Folder(tmp_path).write_json("a.json", {"loss": [np.float64(np.nan), 1.5, np.inf], "seed": np.int64(3)})
+    assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {"loss": [None, 1.5, None], "seed": 3}
 
 
 def test_hostile_strings_in_the_page(result, monkeypatch):
@@ -262,8 +354,6 @@ def test_the_unforeseen_has_one_line_too(monkeypatch):
 
 # ---------------------------------------------------------------- extremes
 
-X = np.linspace(-1, 1, 10)
-
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
@@ -272,6 +362,9 @@ X = np.linspace(-1, 1, 10)
         (lambda: sapm.Regression(X, X * 1e-300), "Y has 1e-300 as the largest number"),
         (lambda: sapm.SAPMRegressor().fit(X[:, None], X * 1e200), r"y has 1e\+200"),
         (lambda: sapm.Regression(X, X, weights=np.full(10, 1e-200)), "weights has 1e-200"),
+        (lambda: sapm.Regression(X, np.ma.masked_greater(X, 0.5)), "Y has a masked entry in row 7"),
+        (lambda: sapm.SAPMRegressor().fit(X[:, None], np.ma.masked_greater(X, 0.5)), "y has a masked entry in row 7"),
+        (lambda: sapm.Robin(0, 0.0, lambda p: 1.0), "Robin got a=0 and b=0"),
         (lambda: sapm.Regression(np.array([1, "2", 3], object), X[:3]), "X must hold real numbers"),
         (lambda: sapm.Regression(X, X, names=["\x00"]), "a name must be printable"),
         (lambda: sapm.Regression(X, X, names="x"), "must be 1 different names"),
@@ -285,6 +378,12 @@ X = np.linspace(-1, 1, 10)
         (lambda: sapm.Dirichlet(lambda p: 0.0, faces=3), "Dirichlet got faces=3; wanted a list of names"),
         (lambda: sapm.Robin(lambda p, q: 1.0, 1.0, lambda p: 0.0), "a of Robin takes .p, q.; it must take one argument"),
         (lambda: sapm.solve(curve(), depth=10**9), "depth=1000000000 is too large; give 10000 or less"),
+        (lambda: sapm.solve(curve(), max_iter=10**400), "max_iter=1000.* is too large"),
+        (
+            lambda: sapm.solve(curve(), options={"lifted": 10**30}),
+            "lifted=1000.* it must be a whole number, at least 0 and below",
+        ),
+        (lambda: sapm.solve(curve(), options={"patience": None}), "patience=None; it must be a whole number"),
         (lambda: sapm.solve(curve(), width=10**9), "width=1000000000 is too large"),
         (lambda: sapm.solve(curve(), seeds=10**12), "seeds=1000000000000 is too large"),
         (lambda: sapm.solve(curve(), alpha=[[1], [2, 3]]), "alpha=.* must be a positive, finite number"),
@@ -301,6 +400,15 @@ def test_extremes_are_refused(make, sentence):
     with pytest.raises((ValueError, TypeError), match=sentence) as error:
         make()
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+def test_settings_may_be_of_numpy():
+    """And are plain numbers in the configuration, as a file wants them."""
+    options = {"damping": Fraction(1, 8), "bend": np.bool_(True), "lifted": np.int64(3)}
+    numbers = {"width": np.array([4, 5]), "seeds": np.arange(2), "alpha": np.full(3, 2.0), "max_iter": np.int64(7)}
+    config, _ = plan(curve(), 3, method="gauss-newton", options=options, **numbers)
+    assert json.loads(store.to_json(config)) == config
+    assert config["width"] == [4, 5] and config["seeds"] == [0, 1] and config["options"]["damping"] == 0.125
 
 
 # ---------------------------------------------------------------- the trials themselves

@@ -97,3 +97,11 @@ def test_unknown_activation():
         activation("swish")
     with pytest.raises(ValueError, match="neither a name nor a function"):
         activation(3)
+
+
+def test_functions_of_jax_are_the_built_in_ones():
+    """jnp.tanh is "tanh": it has the constants, and the name that a file needs."""
+    for function in (jnp.sin, jnp.tanh, jax.nn.relu, jax.nn.sigmoid, jax.nn.softplus):
+        sigma = activation(function)
+        assert sigma is ACTIVATIONS[sigma.name]
+        assert np.allclose(sigma(jnp.linspace(-2, 2, 9)), function(jnp.linspace(-2, 2, 9)))

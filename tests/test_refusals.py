@@ -287,6 +287,9 @@ def u():
         (lambda r: r.best.d(), ValueError, "needs a coordinate"),
         (lambda r: r.plot("los"), ValueError, "Did you mean 'loss'"),
         (lambda r: r.plot("loss", seed=9), ValueError, r"seed=9 is not there; seeds\[0\] to seeds\[0\] are"),
+        (lambda r: r.error_estimate(seed=9), ValueError, "seed=9 is not there"),
+        (lambda r: r.reference_error(5, seed="best"), ValueError, "seed='best' is not there"),
+        (lambda r: r.reference_error(0), ValueError, "n=0 is too small; give 1 or more"),
     ],
 )
 def test_results_refuse_with_a_sentence(u, call, kind, sentence):

@@ -157,7 +157,7 @@ WRONG = [
 
 def _somewhere(draw: Draw, tree: Any) -> tuple[Any, Any]:
     """A container in a tree of JSON and a key of it; settings more often than the versions of packages."""
-    key = draw.choice(["config", "config", "config", *(k for k in tree if k != "env")])
+    key = draw.choice([*["config"] * 3 * ("config" in tree), *(k for k in tree if k != "env")])
     while isinstance(tree[key], (dict, list)) and len(tree[key]) and draw.random() < 0.75:
         tree = tree[key]
         key = draw.choice(list(tree)) if isinstance(tree, dict) else int(draw.integers(len(tree)))

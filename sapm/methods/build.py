@@ -50,6 +50,7 @@ OPTIONS = {  # name → default, for every method
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
     "lbfgs": {},
 }
+LONGEST = 2**63 - 1  # counts are whole numbers of the machine
 WHOLE = ("shared", "order", "polish_after")  # options that sweeps over chunks of samples do not have
 POLISH_AFTER = 20  # sweeps, where "auto" goes on with L-BFGS on the true loss
 LARGE, LARGE_GPU = 2e11, 4e12  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
@@ -149,23 +150,25 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
             )
     options = known | (given or {})
     for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample", "chunk"):
-        value = options.get(name)
-        least = 0 if name in ("lifted", "resample") else 1
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
-            raise ValueError(f"options has {name}={brief(value)}; it must be a whole number, at least {least}.")
-        if value is not None:
-            options[name] = int(value)
+        value, least = options.get(name), 0 if name in ("lifted", "resample") else 1
+        if value is None and known.get(name) is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= LONGEST:
+            raise ValueError(f"options has {name}={brief(value)}; it must be a whole number, at least {least} and below 2**63.")
+        options[name] = int(value)
     for name in ("stall", "l2", "learning_rate", "halving", "damping"):
-        value, least = options.get(name, 1.0), name in ("stall", "l2")
-        if value is None and known.get(name, 0.0) is None:
+        value, least = options.get(name), name in ("stall", "l2")
+        if value is None and known.get(name) is None:
             continue
         if not (0 < number(value) < float("inf") or (least and number(value) == 0)):
             raise ValueError(
                 f"options has {name}={brief(value)}; it must be a {'non-negative' if least else 'positive'}, finite number."
             )
-    for name in ("joint", "shared", "directional", "bend", "scale"):
-        if not isinstance(options.get(name, True), (bool, np.bool_)):
+        options[name] = float(value)  # type: ignore[arg-type]
+    for name in (name for name in ("joint", "shared", "directional", "bend", "scale") if name in known):
+        if not isinstance(options[name], (bool, np.bool_)):
             raise ValueError(f"options has {name}={brief(options[name])}; it must be True or False.")
+        options[name] = bool(options[name])
     if options.get("algebra") is not None:
         choose("options: algebra", options["algebra"], ALGEBRA)
     if options.get("order") is not None:
