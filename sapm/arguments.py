@@ -158,16 +158,19 @@ def read_series(path: Path) -> tuple[str, list[str], dict]:
     from sapm.store import inside, read_json
 
     held = read_json(path / SERIES)
+    problem, models, settings = (held.get(name) for name in ("problem", "models", "settings"))
+    whole = isinstance(problem, str) and isinstance(settings, dict) and isinstance(models, list)
     try:
-        models, settings = parse_models(",".join(held["models"])), dict(held["settings"])
-        unknown = set(settings) - {*FIELDS, "options", "depth", "width", "seeds"}
-        if unknown or not isinstance(held["problem"], str):
-            raise ValueError(f"{brief(sorted(unknown) or held['problem'])} is no setting")
-    except (ValueError, KeyError, TypeError) as error:
+        if not whole or not all(isinstance(model, str) for model in models):
+            raise ValueError("it must name the problem, the models and their settings")
+        if unknown := set(settings) - {*FIELDS, "options", "depth", "width", "seeds"}:
+            raise ValueError(f"{brief(sorted(unknown))} is no setting")
+        models = parse_models(",".join(models))
+    except ValueError as error:
         raise ValueError(f"{path / SERIES} is damaged ({sentence(error)}); resume the folders in {path} one by one.") from None
     for model in models:
         inside(path, path / model)
-    return held["problem"], models, settings
+    return problem, models, settings
 
 
 def run_folders(path: Path) -> list[Path]:

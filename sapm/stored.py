@@ -82,7 +82,7 @@ def _description(about: dict, need: Callable) -> None:
 
 
 def _settings(config: dict, need: Callable) -> None:
-    """As `plan` leaves them."""
+    """As `plan` leaves them. Options that an earlier version did not have get what they are by default."""
     for name, known in (("model", MODELS), ("method", METHODS[1:]), ("init", tuple(INITIALISERS)), ("start", STARTS)):
         need(config.get(name) in known, f"its {name} is {brief(config.get(name))}")
     resolve(config["model"], config["method"])
@@ -94,8 +94,8 @@ def _settings(config: dict, need: Callable) -> None:
         f"its width is {brief(width)}",
     )
     need(_count(config.get("max_iter")), f"its max_iter is {brief(config.get('max_iter'))}")
-    for name in ("key", "drawn_at"):
-        need(_count(config.get(name, 0)), f"its {name} is {brief(config.get(name))}")
+    for name, usual in (("key", None), ("drawn_at", 0)):
+        need(_count(config.get(name, usual)), f"its {name} is {brief(config.get(name))}")
     for name in ("points", "boundary_points", "test_points", "max_seconds", "mu"):
         given = config.get(name, "missing")
         right = 0 < number(given) < np.inf if name in ("max_seconds", "mu") else _count(given)
@@ -109,7 +109,7 @@ def _settings(config: dict, need: Callable) -> None:
         right = all(0 < number(v) < np.inf for v in numbers) and (not isinstance(given, list) or len(given) == count)
         need(right, f"its {name} is {brief(given)}")
     need(isinstance(config.get("options"), dict), "it has no options")
-    resolve_options(config["method"], config["options"])
+    config["options"] = resolve_options(config["method"], config["options"])
     need(isinstance(config.get("choice", ""), str), f"its choice is {brief(config.get('choice'))}")
 
 
