@@ -25,6 +25,7 @@ POOLS = 16  # as many of these before the first comes again
 WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
 KEPT = " Kept is the network of iteration"
 FAR, ENOUGH = 10.0, 3  # times as large, that more points are taken, up to so many for every weight
+EARLY = 1 / 3  # of the time for a run: later, more points and longer steps are not worth it
 TIMES, LESS = 8, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end
 
 
@@ -35,13 +36,13 @@ def _sizes(network: Network, term: Term) -> Array:
 
 @float64
 def harder(
-    problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int
+    problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int, more: bool = True
 ) -> tuple[np.ndarray | None, float]:
     """The points to train on from here; None if the residual elsewhere is not much larger than at those there are. And how
     large it is there, of the best seed.
 
-    There are n as before, or, where the networks fit their points FAR better than others, twice as many, up to ENOUGH for every
-    weight: fewer leave a network free to pass between them.
+    There are n as before, or, where the networks fit their points FAR better than others and there may be `more`, twice as many,
+    up to ENOUGH for every weight: fewer leave a network free to pass between them.
 
     Of a pool of further Halton points, those with a large residual are the more likely to be taken; every seed has a say.
     The others are the first of the sequence. `draw` counts, so that every draw is another one.
@@ -56,13 +57,12 @@ def harder(
         here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
         if np.isfinite(there).all() and there.any():
             found += there / there.mean()
-            rms = float(np.sqrt(np.mean(there**2)))
-            worse.append(rms / max(np.sqrt(np.mean(here**2)), 1e-300))
-            least = min(least, rms)
+            worse.append(np.sqrt(np.mean(there**2)) / max(np.sqrt(np.mean(here**2)), 1e-300))
+            least = min(least, float(there.mean()))  # its square would be that of a few points beside a kink
     if not worse or np.median(worse) < WORSE:
         return None, least
     weights = sum(W.size + b.size for W, b in networks[0])
-    if np.median(worse) > FAR:
+    if more and np.median(worse) > FAR:
         n = max(n, min(2 * n, ENOUGH * weights))
     drawn = np.random.default_rng(draw).choice(size, int(SHARE * n), replace=False, p=found / found.sum())
     return np.concatenate([domain.points(n - len(drawn)), pool[drawn]]), least

@@ -26,7 +26,7 @@ from sapm.names import brief
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
-from sapm.resample import Lowest, at_last, closed, harder, no_longer_falls, renewed
+from sapm.resample import EARLY, Lowest, at_last, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
@@ -199,7 +199,8 @@ def execute(
             if due and run is not None:
                 try:
                     solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
-                    x, size = harder(problem, samples, solved, sigma, at // every)
+                    early = seconds is None or float(run.history["seconds"].max()) < EARLY * seconds
+                    x, size = harder(problem, samples, solved, sigma, at // every, agreed(early)[0])
                     fresh, seen = [*config.get("fresh", ()), size], lowest.seen(run, size)
                     then, moved = config | {"lowest": seen.size}, (run, samples, method)
                     if over := no_longer_falls(fresh):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -161,7 +162,7 @@ class Folder:
         done = self.runner.invoke(app, ["run", "function_1d", "--models", "ls,pm", *tiny, "--out", "series", "-q"])
         assert done.exit_code == 0, done.output
         shutil.rmtree("series/pm")
-        (self.clean / "link").symlink_to("/nonexistent")
+        (self.clean / "link").symlink_to("elsewhere")  # to write there is what --out link asks for
 
     def prepare(self) -> None:
         os.chdir(self.clean)
@@ -173,13 +174,17 @@ class Folder:
         done = self.runner.invoke(self.app, words)
         error = None if isinstance(done.exception, SystemExit) else done.exception
         out, said, code = done.stdout, done.stderr, done.exit_code
+        theirs = code == 1 and "KeyError: 'too late': a mistake in the problem's code" in said  # of mine.py, after the checks
+        if theirs and error is None and len(said.strip().splitlines()) == 1:
+            return {"outcome": "the user's own error", "ok": True, "why": ""}
         if error is not None or code not in (0, 2, 3, 4):
             return {"ok": False, "why": f"exit code {code}: {type(error).__name__} {error!s:.200}: {said[-300:]}"}
         if "Traceback" in out + said:
             return {"ok": False, "why": f"printed a traceback: {said[-300:]}"}
         if code == 2 and "Usage:" not in said and words:
             last = said.strip().splitlines()[-1:] or [""]
-            wrong = ill_said(last[0]) or ("" if last[0].startswith("sapm: ") else "is not a sentence of ours")
+            ours = functools.reduce(lambda text, word: text.replace(word, "…") if len(word) > 3 else text, words, last[0])
+            wrong = ill_said(ours) or ("" if last[0].startswith("sapm: ") else "is not a sentence of ours")
             return {"outcome": "refused", "ok": not wrong, "why": wrong and f"{wrong}: {said[-400:]}", "said": last[0][:200]}
         if code == 0 and "--json" in words and "--help" not in words and "--version" not in words and out.strip():
             try:
