@@ -109,6 +109,10 @@ def test_forged_files(file, tmp_path):
     assert "other widths" in claimed(width=10**9)
     assert "its mu is 'missing'" in refused(lambda: stored.check(path, arrays, about | {"config": less}), path)
     assert "its method is 'evil'" in claimed(method="evil")
+    assert "its key is None" in claimed(key=None)
+    less = {name: value for name, value in about["config"]["options"].items() if name not in ("patience", "stall")}
+    store.write(path, arrays, about | {"config": about["config"] | {"options": less}})
+    assert sapm.load(path).config["options"] == about["config"]["options"]  # as from a version that did not have them
     assert "'evil', which gauss-newton does not know" in claimed(options={"evil": 1})
     shape = arrays["network/W1"].shape
     spoilt = {name: a * np.nan for name, a in arrays.items() if name.startswith("state/") and a.shape == shape}
@@ -312,9 +316,10 @@ def test_no_file_says_which_code_is_run(tmp_path, monkeypatch):
     (series / "models.json").write_text(json.dumps(settings))
     assert "its problem is code; name it again: --problem evil.py:problem" in call("resume", series)
     assert not (tmp_path / "ran").exists()
-    for wrong in ({"models": ["../x"]}, {"settings": {"out": "x"}}, {"problem": 3}, {"models": 3}):
+    for wrong in ({"models": ["../x"]}, {"settings": {"out": "x"}}, {"problem": 3}, {"models": 3}, {"models": [None]}):
         (series / "models.json").write_text(json.dumps(settings | wrong))
-        assert "models.json is damaged" in call("resume", series)
+        said = call("resume", series)
+        assert "models.json is damaged" in said and "object" not in said and "NoneType" not in said
     plan = tmp_path / "plan"
     plan.mkdir()
     for wrong in ("../x", 3, None):
