@@ -33,11 +33,13 @@ class Bar:
         self.task = self.progress.add_task(label, total=iterations, completed=first, text="", left=None)
 
     def __enter__(self) -> Bar:
-        self.progress.start()
+        if self.shown:
+            self.progress.start()
         return self
 
     def __exit__(self, *error) -> None:
-        self.progress.stop()
+        if self.shown:  # rich before 14 ends a line even where it has shown none
+            self.progress.stop()
 
     def show(self, moment: Moment) -> None:
         if not self.shown:

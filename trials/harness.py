@@ -189,8 +189,10 @@ def _serve(prepare: Callable[..., Callable[[int], dict]], arguments: tuple, line
         space = memory()[0] + AIR
         resource.setrlimit(resource.RLIMIT_AS, (space, resource.getrlimit(resource.RLIMIT_AS)[1]))
         line.send("ready")
-        while (case := line.recv()) is not None:
-            line.send(attempt(case, one))
+        while memory()[0] < space - AIR // 2:  # every problem is another program, and they stay
+            line.send(attempt(line.recv(), one))
+        line.send("full")
+        signal.pause()  # until it is ended
     except EOFError:
         pass
     finally:
@@ -244,6 +246,11 @@ def run(prepare: Callable, arguments: tuple, cases: Sequence[int], jobs: int) ->
                     w.ready = True
                 elif said == "alive":
                     w.since = time.monotonic()
+                elif said == "full":
+                    workers.remove(w)
+                    w.end()
+                    if w.case is not None:  # given meanwhile
+                        waiting.append(w.case)
                 elif isinstance(said, dict):
                     found.append(said)
                     w.case = None
