@@ -21,6 +21,7 @@ from sapm import arguments as checks
 from sapm import demo, gallery, reproduce
 from sapm.cli import app
 from sapm.experiments import EXPERIMENTS, paper
+from sapm.names import plain
 from sapm.report import POLICY, _positive
 
 
@@ -382,7 +383,7 @@ def test_output_that_nobody_reads_and_numbers_without_a_name():
         with subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             process.stdout.close()
             assert process.stderr.read() == b"" and process.wait(60) == 0
-    assert checks.plain({"a": [np.float64("nan"), (1.0,)], "b": np.array([np.inf])}) == {"a": [None, [1.0]], "b": [None]}
+    assert plain({"a": [np.float64("nan"), (1.0,)], "b": np.array([np.inf])}) == {"a": [None, [1.0]], "b": [None]}
     assert np.array_equal(_positive(np.array([1e300, 1e-300, 0, np.inf])), [1e200, 1e-200, np.nan, np.nan], equal_nan=True)
     for error in (MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: 9 TiB")):
         assert checks.expected(error) and "the memory is not enough" in checks.sentence(error)
