@@ -158,11 +158,12 @@ def read_series(path: Path) -> tuple[str, list[str], dict]:
     from sapm.store import inside, read_json
 
     held = read_json(path / SERIES)
-    problem, models, settings = (held.get(name) for name in ("problem", "models", "settings"))
-    whole = isinstance(problem, str) and isinstance(settings, dict) and isinstance(models, list)
+    problem, models, settings = held.get("problem"), held.get("models"), held.get("settings")
     try:
-        if not whole or not all(isinstance(model, str) for model in models):
+        if not isinstance(problem, str) or not isinstance(settings, dict) or not isinstance(models, list):
             raise ValueError("it must name the problem, the models and their settings")
+        if not all(isinstance(model, str) for model in models):
+            raise ValueError("its models are not names")
         if unknown := set(settings) - {*FIELDS, "options", "depth", "width", "seeds"}:
             raise ValueError(f"{brief(sorted(unknown))} is no setting")
         models = parse_models(",".join(models))

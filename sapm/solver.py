@@ -200,7 +200,7 @@ def execute(
                 try:
                     solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
                     early = seconds is None or float(run.history["seconds"].max()) < EARLY * seconds
-                    x, size = harder(problem, samples, solved, sigma, at // every, agreed(early)[0])
+                    x, size = harder(problem, samples, solved, sigma, at // every, bool(agreed(early)[0]))
                     fresh, seen = [*config.get("fresh", ()), size], lowest.seen(run, size)
                     then, moved = config | {"lowest": seen.size}, (run, samples, method)
                     if over := no_longer_falls(fresh):
