@@ -76,7 +76,7 @@ def list_(as_json: Json = False) -> None:
         return
     from rich.table import Table
 
-    table = Table("name", "what it is", "(depth, width) of the paper")
+    table = Table("name", "what it is", "(depth, width) by default")
     for e in EXPERIMENTS.values():
         table.add_row(e.name, e.about, " ".join(f"({L},{M})" for L, M in e.sizes))
     show(table, False)

@@ -18,7 +18,7 @@ def demo(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """LS, PM and SAPM side by side on a transport equation: a table and a page that explain the idea, in under two minutes."""
+    """LS, PM and SAPM side by side on a transport equation: a table and a page that explain the idea, in a minute or two."""
     from sapm.demo import DEMO, rows_of, run_demo, table_of
 
     if not as_json:

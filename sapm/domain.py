@@ -28,8 +28,8 @@ class Coordinates:
         if name not in self._names:
             known = [*self._names, *self._more]
             raise ValueError(
-                f"p.{name} is not a coordinate; this domain has {', '.join(known)} (and p.vector for all coordinates)."
-                + nearest(name, known)
+                f"p.{name} is not a coordinate; this domain has {', '.join(known)} (and p.vector for all coordinates); "
+                f"a number that is to be found is declared: parameters={{{name!r}: …}}." + nearest(name, known)
             )
         return self.vector[self._names.index(name)]
 

@@ -202,7 +202,8 @@ class Equation:
         for key in found.keys:
             if len(key) > 2:
                 raise ValueError(
-                    f"not yet: the residual contains {called(key)}, a derivative of order {len(key)}; the highest is 2 so far."
+                    f"the residual contains {called(key)}, a derivative of order {len(key)}, and the highest here is 2; "
+                    "write it as a system, with another unknown function for a derivative."
                 )
         try:
             jax.jacfwd(found._at, argnums=1)(x[0], jnp.zeros((len(found.keys), len(found.fields))))

@@ -41,7 +41,7 @@ class Estimate:
     def __str__(self) -> str:
         if not np.isfinite(self.error):
             return "No error estimate: the network or its residual is not finite."
-        other = ", other than those trained on, and more," if self.finer else ""
+        other = " (not those trained on, and more of them)" if self.finer else ""
         share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
         said = (
             f"Error estimate {self.error:.1e} (relative): at {self.points} points{other} a correction of that size accounts "

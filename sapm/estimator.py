@@ -8,6 +8,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sapm.names import brief, number
 from sapm.plan import plan
 from sapm.pointwise import table, unmasked
 from sapm.regression import Regression
@@ -74,6 +75,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         self.options = options
 
     def fit(self, X, y):
+        if not 0 <= number(self.alpha) < np.inf:
+            raise ValueError(f"alpha={brief(self.alpha)} must be a non-negative, finite number.")
         unmasked("X", X)
         unmasked("y", y)
         try:

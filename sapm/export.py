@@ -88,6 +88,7 @@ def to_onnx(u: Any, path: str | Path) -> Path:
     inputs, outputs = [shape("points", len(u.names))], [shape("u", len(u.weights[-1][1]))]
     graph = helper.make_graph(nodes, "sapm", inputs, outputs, initial)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="sapm")
+    model.ir_version = 8  # that of opset 17: what is not newer than needed is read everywhere
     model.doc_string = "coordinates: " + ", ".join(u.names)
     onnx.checker.check_model(model)
     store.write_whole(Path(path), model.SerializeToString())
@@ -176,6 +177,14 @@ def _number(text: str) -> float:
     return float(text)
 
 
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
     """(line numbers, points): the columns with these names. Only they are kept, however many there are."""
     rows = _read_csv(path)
@@ -187,6 +196,7 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
         if name not in head:
             apart = len(head) == 1 and any(mark in head[0] for mark in ";\t")
             how = " Columns are separated by commas." if apart else nearest(name, head)
+            how = " The first line must name the columns." if all(map(_is_number, head)) else how
             raise ValueError(f"{path} has no column {brief(name)}; it has {shown(', '.join(head[:20]))}.{how}")
         if head.count(name) > 1:
             raise ValueError(f"{path} has {head.count(name)} columns called {brief(name)}; name each of them once.")

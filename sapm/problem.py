@@ -146,12 +146,18 @@ class PDE:
             return f"the problem is not well posed: {self.equation.rows} equations for {len(self.fields)} unknown functions."
         if all(c.about == "derivative" for c in self.stated) and () not in keys:
             return "the problem is not well posed: no condition says what u itself is, so u + constant solves it as well."
-        if "t" not in names or not any("t" in key for key in keys):
-            return ""
-        if not covered & {"t-", "t+"}:
+        if any("t" in key for key in keys) and not covered & {"t-", "t+"}:
             return "the problem is not well posed: no condition says what u is at the lower end of t; add sapm.Initial(g)."
         if ("t", "t") in keys and "t+" not in covered and not any(isinstance(c, InitialVelocity) for c in self.stated):
             return f"the problem is not well posed: it contains {called(('t', 't'))}; add sapm.InitialVelocity(g)."
+        round_and_round = {names[i] for c in self.conditions if isinstance(c, Periodic) for i in c.indices(self.domain)}
+        bent = [name for name in names if (name, name) in keys and name != "t" and name not in round_and_round]
+        met = {face for c in self.stated for face in self.faces(c)}
+        for face in self.domain.faces:
+            of = stem(face)[:-1]
+            if face not in met and of != "t" and (of in bent or (bent and of not in names)):
+                by = called((of, of) if of in bent else (bent[0], bent[0]))
+                return f"the problem may not be well posed: it contains {by}, and no condition is on {face}; add one there."
         return ""
 
     @property

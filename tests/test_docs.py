@@ -162,7 +162,7 @@ def test_readme_commands_run(tmp_path):
         for name in ("list", "run", "resume", "report", "predict", "export"):
             done = CliRunner().invoke(app, [*shown[name], *(small.split() if name == "run" else ())])
             assert done.exit_code == 0, (name, done.output)
-    assert (tmp_path / "u.onnx").exists() and (tmp_path / "runs" / "t" / "pm").is_dir()
+    assert (tmp_path / "u.onnx").exists() and (tmp_path / "runs" / "h" / "report.html").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

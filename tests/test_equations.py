@@ -107,6 +107,7 @@ def test_conditions_are_weighed_alike():
     [
         (lambda p, u: u.t - u.xx, [sapm.Dirichlet(wave)], "what u is at the lower end of t; add sapm.Initial"),
         (lambda p, u: u.tt - u.xx, [sapm.Initial(wave), sapm.Dirichlet(wave)], "contains u.tt; add sapm.InitialVelocity"),
+        (lambda p, u: u.t - u.xx, [sapm.Initial(wave), sapm.Dirichlet(wave, faces=["x-"])], r"u.xx, and no condition is on x\+"),
         (lambda p, u: u.xx + u.tt - 1, [sapm.Neumann(wave, faces=SQUARE.faces)], r"u \+ constant solves it as well"),
     ],
 )

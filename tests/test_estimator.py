@@ -137,7 +137,7 @@ def test_padding_changes_nothing():
     [
         ({"depth": 1}, "depth=1 is too small"),
         ({"activation": "tahn"}, "Did you mean 'tanh'"),
-        ({"alpha": -1}, "l2=-1; it must be a non-negative"),
+        ({"alpha": -1}, "alpha=-1 must be a non-negative"),
         ({"n_init": 0}, "seeds=0 is too small"),
         ({"model": "ls", "method": "alternating"}, "cannot train it"),
     ],

@@ -94,7 +94,7 @@ CASES = {
     "third order": (
         lambda: pde(lambda p, u: u.t - u.d("x", "t", "x")),
         ValueError,
-        "not yet: the residual contains u.txx, a derivative of order 3; the highest is 2 so far",
+        "the residual contains u.txx, a derivative of order 3, and the highest here is 2; write it as a system",
     ),
     "nonlinear by branches": (
         lambda: pde(lambda p, u: u.t + (u.x**2 if p.x > 0 else u.x), STILL),
