@@ -283,8 +283,10 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write the best network in another format."""
+    from sapm.export import check_ending
     from sapm.export import export as write
 
+    check_ending(to)
     write(_result(path, problem).best, to)
     show({"written": str(to)} if as_json else f"written: {to}", as_json)
 

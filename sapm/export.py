@@ -18,12 +18,16 @@ FORMATS = {".onnx": "ONNX", ".pt": "torch weights", ".npz": "NumPy", ".mat": "MA
 ONNX_NAME = {"relu": "Relu", "sin": "Sin", "tanh": "Tanh", "sigmoid": "Sigmoid", "softplus": "Softplus"}
 
 
-def export(u: Any, path: str | Path) -> Path:
-    """Write the network by the ending of the file's name."""
-    path = Path(path)
+def check_ending(path: Path) -> None:
     if path.suffix not in FORMATS:
         known = ", ".join(f"{end} ({name})" for end, name in FORMATS.items())
         raise ValueError(f"{path.name} has no ending that is known; use {known}." + nearest(path.suffix, FORMATS))
+
+
+def export(u: Any, path: str | Path) -> Path:
+    """Write the network by the ending of the file's name."""
+    path = Path(path)
+    check_ending(path)
     {".onnx": to_onnx, ".pt": _to_pt, ".npz": _to_npz, ".mat": _to_mat}[path.suffix](u, path)
     return path
 
