@@ -151,7 +151,7 @@ def test_commands_parse(page):
 
 def test_readme_commands_run(tmp_path):
     """The commands around a run, one after the other, with a smaller network and a few steps; those that take minutes are only
-    parsed (above), and run in tests/test_cli.py and tests/test_bench.py."""
+    parsed (above), and run in tests/test_studies.py and tests/test_bench.py."""
     small = "--depth 2 --width 4 --seeds 1 --max-iter 2 --set points=30 --set boundary_points=10 --set test_points=20 --quiet"
     shown = {words[0]: words for words in commands(ROOT / "README.md")}
     assert {"demo", "list", "run", "resume", "report", "predict", "export", "reproduce", "bench"} <= set(shown)
