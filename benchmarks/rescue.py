@@ -1,4 +1,4 @@
-"""A physics-informed network trained by Adam in torch, then refined: the example of docs/interface.md. A minute; needs torch.
+"""A physics-informed network trained by Adam in torch, then refined: the example of docs/other-tools.md. A minute; needs torch.
 
 python benchmarks/rescue.py
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,7 +123,10 @@ def run(
     from sapm.devices import first_process
     from sapm.plan import plan
     from sapm.solver import solve
+    from sapm.summary import straight
 
+    if name in EXPERIMENTS and EXPERIMENTS[name].in_paper and given.get("method", "auto") in ("auto", "gauss-newton"):
+        defaults.pop("max_iter")  # the paper counts sweeps and steps of gradient descent, of which it takes many
     chosen: dict[str, Any] = defaults | given | {"seeds": count}
     sizes = EXPERIMENTS[name].sizes[0] if name in EXPERIMENTS else (6, 20)
     chosen |= {"depth": sizes[0] if depth is None else depth, "width": sizes[1] if width is None else width}
@@ -131,9 +135,15 @@ def run(
     if max_seconds is not None:
         chosen["max_seconds"] = max_seconds
     places: dict[str, Path | None] = dict.fromkeys(wanted, out)
+    if len(wanted) > 1:
+        plans = [plan(stated, **chosen, model=model)[0] for model in wanted]  # refuses what cannot be run, before any is
+        if all(straight(config) and config["choice"] for config in plans):
+            warnings.warn(
+                "all these models are trained on the true loss here, alike, since that is what method='auto' stands "
+                "for; to compare them give --set method=gauss-newton.",
+                stacklevel=1,
+            )
     if out is not None and len(wanted) > 1:
-        for model in wanted:
-            plan(stated, **chosen, model=model)  # refuses what cannot be run, before anything is written
         if first_process():
             begin_series(out, problem, wanted, chosen)
         places = {model: out / model for model in wanted}
@@ -222,16 +232,21 @@ def resume(
     _each(places, make, path, as_json)
 
 
-def _result(path: Path, problem: str | None):
-    from sapm.result import load
-
-    again = None if problem is None else load_problem(problem)[0]
+def _file(path: Path) -> Path:
+    """That of a run, given its folder or itself."""
     alone = path.is_file() or (path / "model.sapm").is_file()  # a checkpoint may have been thrown away
     folders = [path] if alone else run_folders(path)
     if len(folders) > 1:
         raise ValueError(f"{path} holds several runs; give one of {', '.join(str(f) for f in folders)}.")
     files = [folders[0], folders[0] / "model.sapm", folders[0] / "checkpoint" / "latest.sapm"]
-    return load(next(filter(Path.is_file, files), files[-1]), again)
+    return next(filter(Path.is_file, files), files[-1])
+
+
+def _best(path: Path, problem: str | None):
+    """The best network: as a file has it, or with the problem's code."""
+    from sapm.result import best_of, load
+
+    return best_of(_file(path)) if problem is None else load(_file(path), load_problem(problem)[0]).best
 
 
 @app.command()
@@ -243,7 +258,9 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the table of a run and write its page."""
-    result = _result(path, problem)
+    from sapm.result import load
+
+    result = load(_file(path), None if problem is None else load_problem(problem)[0])
     if not as_json:
         show(result.summary(), False)
     page = result.report(out or (path / "report.html" if path.is_dir() else path.with_suffix(".html")))
@@ -262,7 +279,7 @@ def predict(
     """Evaluate the best network at points from a CSV file."""
     from sapm.export import evaluate_csv, written
 
-    head, rows = evaluate_csv(_result(path, problem), points)
+    head, rows = evaluate_csv(_best(path, problem), points)
     if out is not None:
         from sapm.store import write_whole
 
@@ -287,7 +304,7 @@ def export(
     from sapm.export import export as write
 
     check_ending(to)
-    write(_result(path, problem).best, to)
+    write(_best(path, problem), to)
     show({"written": str(to)} if as_json else f"written: {to}", as_json)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,6 +103,7 @@ def guarded(command):
         for stream in (sys.stdout, sys.stderr):  # a name that the terminal has no letters for is no reason to fail
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        before, warnings.showwarning = warnings.showwarning, lambda said, *where: print(f"sapm: warning: {said}", file=sys.stderr)
         code = lambda: INTERRUPTED  # noqa: E731
         try:
             with stoppable() as code:
@@ -127,6 +129,8 @@ def guarded(command):
             where = "a mistake in the problem's code or in sapm; SAPM_TRACEBACK=1 shows where."
             print(f"sapm: {type(error).__name__}: {sentence(error)}: {where}", file=sys.stderr)
             raise _left(UNFORESEEN) from None
+        finally:
+            warnings.showwarning = before
 
     return wrapped
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,14 +14,35 @@ from sapm.shapes import Domain, stem
 
 
 @dataclass(frozen=True)
-class Condition:
-    """u = g on a part of the boundary. `weight`: how much it counts beside other conditions; `points`: how many, or which.
+class Constant:
+    """A datum that is the same everywhere: a number, or one for each function."""
 
+    value: float | tuple[float, ...]
+
+    def __call__(self, p):
+        return self.value
+
+
+def _constant(given) -> Any:
+    """A number, or several in a tuple or list, as a function of the point; anything else as it is."""
+    if hasattr(given, "dtype") and np.ndim(given) == 0 and given.dtype.kind in "iuf":
+        given = float(given)
+    several = isinstance(given, (tuple, list)) and len(given) > 0
+    if not all(np.isfinite(number(value)) for value in (given if several else [given])):
+        return given
+    return Constant(tuple(float(value) for value in given) if several else float(given))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """u = g on a part of the boundary, g a function of the point or a number.
+
+    `weight`: how much it counts beside other conditions; `points`: how many, or which.
     `of`: the function it is about, by its name in the residual, where there are several; without it g gives a number for each.
     `hard`: it holds exactly, since the network is multiplied by a factor that is 0 there; g must make sense in the whole domain.
     """
 
-    g: Callable
+    g: Any
     weight: float = 1.0
     points: Any = None
     of: str | None = field(default=None, kw_only=True)
@@ -30,7 +51,13 @@ class Condition:
     about: ClassVar[str] = "value"  # or "derivative", or "both"
 
     def __post_init__(self):
-        function_of_point(f"the datum of {type(self).__name__}", self.g)
+        object.__setattr__(self, "g", _constant(self.g))
+        what = f"the datum of {type(self).__name__}"
+        if not callable(self.g):
+            raise TypeError(
+                f"{what} is {brief(self.g)}; give a number or a function of one point, such as lambda p: jnp.sin(p.x)."
+            )
+        function_of_point(what, self.g)
         if not 0 < number(self.weight) < np.inf:
             raise ValueError(f"weight={brief(self.weight)} of {type(self).__name__} must be a positive, finite number.")
         if self.hard and not isinstance(self, (Initial, Dirichlet)):

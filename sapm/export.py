@@ -229,9 +229,8 @@ def written(head: Sequence[str], rows: np.ndarray) -> str:
     return text.getvalue()
 
 
-def evaluate_csv(result: Any, path: Path) -> tuple[list[str], np.ndarray]:
+def evaluate_csv(u: Any, path: Path) -> tuple[list[str], np.ndarray]:
     """(column names, rows): the coordinates in the file and the best network's outputs there."""
-    u = result.best
     if not path.is_file():
         what = "is not a file on disk" if path.exists() else "does not exist"
         raise FileNotFoundError(f"{path} {what}; give a CSV file with the columns {', '.join(u.names)}.")

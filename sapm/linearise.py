@@ -298,11 +298,12 @@ def normal(rows: Rows) -> Float[Array, "p p"]:
 
             return stack.map(lambda row: jax.tree.map(cut, row))
 
-        def add(k, found):
-            J = _dense(piece(k))
-            return found + J.T @ J
+        def add(k, state):
+            found, now = state
+            J = _dense(now)
+            return found + J.T @ J, piece(k + 1)  # cut beforehand: XLA of JAX 0.11 fails to fuse a cut with what is done to it
 
-        return lax.fori_loop(0, count, add, jnp.zeros((weights, weights)))
+        return lax.fori_loop(0, count, add, (jnp.zeros((weights, weights)), piece(0)))[0]
 
     return sum((one(stack) for stack in rows[1:]), one(rows[0]))
 

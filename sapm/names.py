@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
 from numbers import Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LONGEST = 100  # characters of a user's text that a sentence repeats
+RATES = ("lr", "learning_rate", "step_size", "eta")
+NO_RATE = " No learning rate has to be chosen; method='adam' and 'gd' have one: options={'learning_rate': …}."
 LEAST, MOST = 1e-50, 1e50  # the size of data and domains: their squares, and the squares of these, are still numbers
 
 
@@ -17,6 +24,21 @@ def nearest(word, choices: Iterable[str]) -> str:
     """ " Did you mean …?", or nothing."""
     close = get_close_matches(str(word)[:LONGEST], [str(c) for c in choices if len(str(c)) <= LONGEST][:1000], 1, 0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def by_name(function: Callable[P, R]) -> Callable[P, R]:
+    """A sentence in place of Python's for a setting that is not there."""
+    known = list(signature(function).parameters)
+
+    @wraps(function)
+    def wrapped(*args: P.args, **given: P.kwargs) -> R:
+        for name in given:
+            if name not in known:
+                hint = NO_RATE if name in RATES else nearest(name, known)
+                raise TypeError(f"sapm.{function.__name__} has no setting {name!r}.{hint}")
+        return function(*args, **given)
+
+    return wrapped
 
 
 def number(value) -> float:

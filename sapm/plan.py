@@ -135,9 +135,15 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
     return rows, interior * channels, [inputs, *inner, problem.outputs]
 
 
-def doubts(problem, sigma: Activation) -> list[str]:
+def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
     """What is allowed, and probably not meant."""
     found = [problem.ill_posed] if getattr(problem, "ill_posed", "") else []
+    straight = config["model"] == "ls" or config["options"].get("lifted") == 0
+    if model == "pm" and straight and config["choice"] and not config.get("from_network"):
+        found.append(
+            "model='pm' is trained on the true loss here, since that is what method='auto' stands for; to minimise PM's own "
+            "loss give method='gauss-newton' or 'alternating'."
+        )
     if isinstance(problem, PDE) and sigma.name == "relu":
         found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 
 from sapm.ansatz import Ansatz
 from sapm.characteristics import never_met
-from sapm.conditions import Condition, InitialVelocity, Observed, Periodic
+from sapm.conditions import Condition, Dirichlet, Initial, InitialVelocity, Neumann, Observed, Periodic
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
 from sapm.jet import float64
@@ -88,10 +89,30 @@ class PDE:
             x = self.boundary(condition, 4)
             condition.datum(domain, x, len(condition.meant(self.fields)))
             condition.operator(domain, x)
+        self._no_two_speak_against_each_other()
         put("ansatz", self._hard())
         put("ill_posed", never_met(self) if self.followed else self._left_open())
         if self.ill_posed:
             warnings.warn(self.ill_posed, stacklevel=3)
+
+    def _no_two_speak_against_each_other(self) -> None:
+        """Refuse two conditions that give u, or its normal derivative, different values on the same face."""
+        for kind in ((Initial, Dirichlet), (Neumann,)):
+            alike = [c for c in self.stated if isinstance(c, kind) and np.ndim(c.points) == 0]  # points given may be anywhere
+            for one, other in combinations(alike, 2):
+                common = set(one.meant(self.fields)) & set(other.meant(self.fields))
+                for face in (face for face in self.faces(one) if face in self.faces(other)):
+                    x = self.domain.face_points(face, 8)
+                    first, second = (c.datum(self.domain, x, len(c.meant(self.fields))) for c in (one, other))
+                    for i in common:
+                        a, b = first[:, one.meant(self.fields).index(i)], second[:, other.meant(self.fields).index(i)]
+                        if not np.allclose(a, b, 1e-3, 1e-3 * np.abs([a, b]).max()):
+                            worst = int(np.argmax(np.abs(a - b)))
+                            raise ValueError(
+                                f"two conditions are on {face} and speak against each other: at "
+                                f"{place(self.domain.names, x[worst])} {type(one).__name__} says {a[worst]:.6g} and "
+                                f"{type(other).__name__} {b[worst]:.6g}; name the faces of each, such as faces=[{face!r}]."
+                            )
 
     @float64
     def _hard(self) -> Ansatz | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from contextlib import suppress
+
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
 from sapm.run import Moment, Run
+
+QUIET = 60.0  # seconds between two lines where there is no terminal, as in the log of a batch job
 
 
 class Left(ProgressColumn):
@@ -21,11 +27,12 @@ class Left(ProgressColumn):
 
 
 class Bar:
-    """A context that shows moments of a run; silent unless it writes to a terminal or a notebook."""
+    """A context that shows moments of a run: live on a terminal or in a notebook, elsewhere a line for every minute."""
 
     def __init__(self, label: str, iterations: int, seconds: float | None, on: bool, first: int = 0):
         console = Console(stderr=True)
         self.shown = on and (console.is_terminal or console.is_jupyter)
+        self.lines, self.said, self.label = on and not self.shown, time.monotonic(), label
         self.iterations, self.seconds, self.first = iterations, seconds, first
         self.origin: float | None = None
         text = TextColumn("{task.description}  [dim]{task.fields[text]}[/dim]")
@@ -42,12 +49,15 @@ class Bar:
             self.progress.stop()
 
     def show(self, moment: Moment) -> None:
-        if not self.shown:
+        late = self.lines and time.monotonic() > self.said + QUIET
+        if not self.shown and not late:
             return
         i = int(np.nanargmin(np.where(np.isfinite(moment.loss), moment.loss, np.inf)))
-        text = f"{moment.iteration}/{self.iterations}  loss {moment.loss[i]:.2e}  true {moment.mean_squared_loss[i]:.2e}"
-        if np.isfinite(moment.bound_ratio[i]):
-            text += f"  {moment.bound_ratio[i]:.0%} of the bound"
+        text = f"{moment.iteration}/{self.iterations}  loss {moment.loss[i]:.2e}"
+        if moment.loss[i] != moment.mean_squared_loss[i]:
+            text += f"  true {moment.mean_squared_loss[i]:.2e}"
+            if np.isfinite(moment.bound_ratio[i]):
+                text += f"  {moment.bound_ratio[i]:.0%} of the bound"
         left = None
         if moment.iteration > self.first + 1:
             self.origin = self.origin or moment.seconds
@@ -55,6 +65,11 @@ class Bar:
             left = pace * (self.iterations - moment.iteration)
             if self.seconds is not None:
                 left = max(0.0, min(left, self.seconds - moment.seconds))
+        if late:
+            self.said = time.monotonic()
+            with suppress(OSError, ValueError):  # a log that cannot be written to ends no run
+                print(f"{self.label}  {text}  {moment.seconds:.0f} s", file=sys.stderr, flush=True)
+            return
         self.progress.update(self.task, completed=moment.iteration, text=text, left=left)
 
 

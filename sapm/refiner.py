@@ -15,6 +15,7 @@ import numpy as np
 from sapm import checks, store
 from sapm.foreign import Weights, checked, form_of
 from sapm.jet import Activation, float64
+from sapm.names import by_name
 from sapm.objective import mean_square
 from sapm.plan import doubts, plan
 from sapm.result import Result, solution
@@ -52,6 +53,7 @@ class Refined:
         return f"<Refined: {type(self.network).__name__}, {what}: {', '.join(changes)}; {self.reason}>"
 
 
+@by_name
 def refine(
     network,
     problem,
@@ -112,8 +114,8 @@ def refine(
     config["from_network"] = True
     if config["method"] == "gauss-newton":
         config["options"]["lifted"] = 0
-    for sentence in doubts(problem, sigma):
-        warnings.warn(sentence, stacklevel=2)
+    for sentence in doubts(problem, sigma, config, model):
+        warnings.warn(sentence, stacklevel=3)
     samples = problem.samples(points, boundary_points, test_points, config["mu"])
     _check_fit(network, weights, samples)
     x = _some_points(samples)

@@ -14,6 +14,7 @@ from sapm.domain import domain_from
 from sapm.names import brief, nearest, shown
 from sapm.pointwise import evaluate
 from sapm.success import MANY
+from sapm.summary import heading, straight
 from sapm.summary import shown as best_rows
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _loss(result) -> Figure:
     if 1 < len(loss) <= CURVES:
         ax.plot([], [], color=FAINT, lw=0.9, label=f"{len(loss) - 1} other seed{'s' * (len(loss) > 2)}")
     ax.set_ylabel("actual loss")
-    ax.set_title(f"{result.config['model'].upper()} by {result.config['method']}", fontsize=11, color=INK)
+    ax.set_title(heading(result.config), fontsize=11, color=INK)
     ax.legend(frameon=False, fontsize=9)
     return figure
 
@@ -105,11 +106,12 @@ def _bound(result, i: int) -> Figure:
     iteration = _scale(ax, h)[i]
     loss, true = _positive(h["loss"][i]), _positive(h["mean_squared_loss"][i])
     along = not np.all(np.isnan(h["bound_ratio"][i]))  # else the constant is that of the last point
-    if bound is not None and along and result.config["model"] != "ls":
+    one = straight(result.config)
+    if bound is not None and along and not one:
         ax.fill_between(iteration, loss, bound * loss, color=SECOND, alpha=0.08, lw=0)
         ax.plot(iteration, bound * loss, color=SECOND, lw=0.9, ls="--", label=f"bound: {bound:.3g} × actual loss")
     ax.plot(iteration, true, color=ACCENT, lw=1.6, label="true loss")
-    ax.plot(iteration, loss, color=INK, lw=1.6, label="actual loss")
+    ax.plot(iteration, loss, color=INK, lw=1.6, ls=":" if one else "-", label="actual loss" + ", which is the same" * one)
     ax.set_ylabel("loss")
     ax.set_title(f"seed {result.run.seeds[i]}: the optimised loss and the true one", fontsize=11, color=INK)
     ax.legend(frameon=False, fontsize=9)
@@ -311,7 +313,9 @@ def _table(result: Any, head: str, seeds: list[int]) -> str:
 
 def figures(result: Any) -> dict[str, Figure]:
     """Every figure that this result has."""
-    found = {"loss": result.plot("loss"), "bound": result.plot("bound")}
+    found = {"loss": result.plot("loss")}
+    if not straight(result.config):  # else both losses are one
+        found["bound"] = result.plot("bound")
     if len(result.samples.names) <= 3:
         found["solution"] = result.plot("solution")
         if _wanted(result) is not None or ("y" in result.samples.test and len(result.samples.names) <= 2):
@@ -322,9 +326,7 @@ def figures(result: Any) -> dict[str, Figure]:
 def page(result: Any, title: str = "") -> str:
     """One HTML page that needs nothing else."""
     c, rows = result.config, result.table
-    title = (
-        title or f"{c['model'].upper()} by {c['method']} on a {'PDE' if result.samples.kind == 'pde' else 'regression'} problem"
-    )
+    title = title or f"{heading(c)} on a {'PDE' if result.samples.kind == 'pde' else 'regression'} problem"
     best = rows[result.run.best]
     error = best.get("solution_error", best.get("test_error"))
     lead = f"Best of {len(rows)} seeds: true loss {best['mean_squared_loss']:.2e}"

@@ -17,7 +17,7 @@ from sapm.problem import PDE
 from sapm.run import Run
 from sapm.samples import Samples, Weights, network_of
 from sapm.term import Term
-from sapm.train import settled
+from sapm.train import STOPPED, settled
 
 EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
@@ -39,38 +39,48 @@ def harder(
     problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int, more: bool = True
 ) -> tuple[np.ndarray | None, float]:
     """The points to train on from here; None if the residual elsewhere is not much larger than at those there are. And how
-    large it is there, of the best seed.
+    large it is there, of the first of the networks.
 
     There are n as before, or, where the networks fit their points FAR better than others and there may be `more`, twice as many,
     up to ENOUGH for every weight: fewer leave a network free to pass between them.
 
     Of a pool of further Halton points, those with a large residual are the more likely to be taken; every seed has a say.
-    The others are the first of the sequence. `draw` counts, so that every draw is another one.
+    The others are the first of the sequence. `draw` counts, so that every draw is another one. Test points are not among them.
     """
     domain, n = problem.domain, len(samples.terms[0].y)
     size = min(POOL * n, MOST)
-    pool = domain.points(size, domain.first + n + draw % POOLS * size)
+    pool = _apart(domain, size, domain.first + n + draw % POOLS * size, samples)
     term = problem.samples(pool, max(1, len(problem.soft)), 0, 1.0).terms[0]
-    found, worse, least = np.zeros(size), [], np.inf
+    found, worse, sizes = np.zeros(size), [], []
     for weights in networks:
         network = network_of(samples, weights, sigma)
         here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
         if np.isfinite(there).all() and there.any():
             found += there / there.mean()
             worse.append(np.sqrt(np.mean(there**2)) / max(np.sqrt(np.mean(here**2)), 1e-300))
-            least = min(least, float(there.mean()))  # its square would be that of a few points beside a kink
+            sizes.append(float(there.mean()))  # its square would be that of a few points beside a kink
+    least = sizes[0] if sizes else np.inf
     if not worse or np.median(worse) < WORSE:
         return None, least
     weights = sum(W.size + b.size for W, b in networks[0])
     if more and np.median(worse) > FAR:
         n = max(n, min(2 * n, ENOUGH * weights))
-    drawn = np.random.default_rng(draw).choice(size, int(SHARE * n), replace=False, p=found / found.sum())
-    return np.concatenate([domain.points(n - len(drawn)), pool[drawn]]), least
+    many = min(int(SHARE * n), np.count_nonzero(found))
+    drawn = np.random.default_rng(draw).choice(size, many, replace=False, p=found / found.sum())
+    return np.concatenate([_apart(domain, n - many, domain.first, samples), pool[drawn]]), least
+
+
+def _apart(domain: Any, n: int, start: int, samples: Samples) -> np.ndarray:
+    """n points of the sequence from there on, without those that are held out for tests."""
+    held = np.ascontiguousarray(samples.test.get("x", np.zeros((0, 1))))
+    found = np.ascontiguousarray(domain.points(n + len(held), start))
+    taken = {row.tobytes() for row in held}
+    return found[[row.tobytes() not in taken for row in found]][:n]
 
 
 @dataclass(frozen=True)
 class Lowest:
-    """The states with which the residual elsewhere, of the best seed, was the smallest, and the record they belong to."""
+    """The states with which the residual elsewhere, of the seed that was the best then, was the smallest, and their record."""
 
     size: float = np.inf
     states: Any = None
@@ -92,7 +102,8 @@ class Lowest:
         if self.states is None or self.record == last:
             return run
         at = int(run.history["iteration"][:, self.record].max())
-        reason = tuple(f"{why.split(KEPT)[0]}{KEPT} {at}, which has the smallest residual at fresh points." for why in run.reason)
+        why = "which has" if len(run.seeds) == 1 else "where the best seed had"
+        reason = tuple(f"{said.split(KEPT)[0]}{KEPT} {at}, {why} the smallest residual at fresh points." for said in run.reason)
         return replace(run, kept=self.states, chosen=np.full(len(run.seeds), self.record), reason=reason)
 
 
@@ -108,7 +119,7 @@ def no_longer_falls(sizes: Sequence[float]) -> bool:
 
 def closed(run: Run, status: str, why: str) -> Run:
     """A run that goes on with no seed."""
-    going = [old == "finished" for old in run.status]
+    going = [old not in STOPPED for old in run.status]
     states = tuple(status if end else old for end, old in zip(going, run.status, strict=True))
     reason = tuple(why if end else old for end, old in zip(going, run.reason, strict=True))
     return replace(run, status=states, reason=reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxtyping import Array
 from sapm import report, store, stored
 from sapm.characteristics import reference
 from sapm.estimate import Estimate, estimated
+from sapm.halving import ranking
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
 from sapm.methods.build import build
 from sapm.network import Network
@@ -23,14 +24,13 @@ from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
 from sapm.regression import whole
 from sapm.run import Run
-from sapm.samples import Samples, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
+from sapm.samples import Samples, check_same, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
 from sapm.success import Success, success
 from sapm.summary import Summary, summary
 from sapm.term import Term
 
 MOST = 8000  # points at which the error is estimated
-DATA, COMPUTED = (1e-12, 0.0), (1e-9, 1e-13)  # what may differ between machines: a part, and where a function cancels to 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,9 +279,7 @@ def from_file(path: str | Path, problem=None, activation_given=None) -> Result:
 
 def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, problem=None, path: Any = "this") -> Result:
     config = about["config"]
-
-    def part(prefix: str) -> dict[str, np.ndarray]:
-        return {name.removeprefix(prefix + "/"): a for name, a in arrays.items() if name.startswith(prefix + "/")}
+    part = partial(stored.part, arrays)
 
     with jax.enable_x64(True):
         function = _function(path, part("samples"), problem)
@@ -355,43 +353,18 @@ def _unflatten(path, shapes, arrays: dict[str, np.ndarray]):
     return jax.tree.unflatten(tree, [jnp.asarray(x) for x in found])
 
 
-def check_same(problem, samples: Samples, config: dict, stored: dict[str, np.ndarray]) -> None:
-    """A problem given with a file must be the one the file was made from: it must give the arrays stored there."""
-    kind, wrong = type(problem).__name__, "the problem given is not the stored one"
-    if config.get("problem", kind) != kind:
-        raise ValueError(f"{wrong}, but a {kind}; give the problem that the file was made from.")
-    counts = {name: config.get(name) for name in ("points", "boundary_points", "test_points", "mu")}
-    if counts["points"] is None and not hasattr(problem, "X"):
-        first = samples.terms[0]
-        counts["points"] = np.asarray(first.x.value if first.points is None else first.points)
-    if counts["test_points"] is None and "x" in samples.test:
-        counts["test_points"] = samples.test["x"]
-    fresh = _comparable(to_arrays(problem.sketch() if config["options"].get("chunk") else problem.samples(**counts)))
-    mine = _comparable(stored)
-    for name in [*fresh, *(name for name in mine if name.startswith("term") and name not in fresh)]:
-        a, b = fresh.get(name), mine.get(name)
-        if name == "test/y" and b is None:
-            continue  # an answer that was not known then
-        near = DATA if hasattr(problem, "X") and name.endswith(("/x", "/y")) else COMPUTED
-        if a is None or b is None or a.shape != b.shape or not _alike(a, b, *near):
-            raise ValueError(f"{wrong}: {name} differs; give the problem that the file was made from.")
-
-
-def _alike(a: np.ndarray, b: np.ndarray, part: float, least: float) -> bool:
-    """Up to this part of the largest number of a column, or this number."""
-    size = np.abs(np.where(np.isfinite(b), b, 0.0)).max(0 if b.ndim == 2 else None, initial=0.0)
-    return bool(np.isclose(a, b, 0.0, np.maximum(least, part * size), equal_nan=True).all())
-
-
-def _comparable(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Directions are compared by the second-order operator they make: eigenvectors may differ from machine to machine."""
-    found = dict(arrays)
-    for name in [name for name in arrays if name.endswith("/forms")]:
-        v = found.pop(name.replace("forms", "directions"))
-        k = arrays[name].shape[1]
-        found[name + "/operator"] = np.einsum("qk,nki,nkj->nqij", arrays[name], v[:, :k], v[:, :k])
-        found[name + "/along"] = v[:, k:]
-    return found
+@float64
+def best_of(path: str | Path, activation_given=None) -> Solution:
+    """The best network of a file as it is stored there: the code of a nonlinear residual is not needed for it."""
+    arrays, about = store.read(path)
+    stored.check(path, arrays, about)
+    sigma, history = _activation(path, about, activation_given), stored.part(arrays, "history")
+    _hard(path, stored.part(arrays, "samples"), None)
+    samples = stored.fitted(path, from_arrays, about, stored.part(arrays, "samples"))
+    loss = history["validation_loss" if "validation_loss" in history else "loss"]
+    best = int(ranking(about["status"], loss[np.arange(len(loss)), arrays["chosen"]])[0])
+    layers = [(arrays[f"network/W{l}"][best], arrays[f"network/b{l}"][best]) for l in range(1, about["config"]["depth"] + 1)]
+    return solution(samples, layers, sigma, about["seeds"][best])
 
 
 def load(path: str | Path, problem=None, activation=None) -> Result:

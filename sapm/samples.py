@@ -20,6 +20,7 @@ from sapm.network import Network
 from sapm.term import Term
 
 Weights = Sequence[tuple[Any, Any]]
+DATA, COMPUTED = (1e-12, 0.0), (1e-9, 1e-13)  # what may differ between machines: a part, and where a function cancels to 0
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,53 @@ def from_arrays(
     u = about["units"]
     kept = Scaling(np.asarray(u["center"]), np.asarray(u["spread"]), u["size"], u["stiffness"], samples.units)
     return replace(samples, kept=kept)
+
+
+def check_same(problem, samples: Samples, config: dict, stored: dict[str, np.ndarray]) -> None:
+    """A problem given with a file must be the one the file was made from: it must give the arrays stored there."""
+    kind, wrong = type(problem).__name__, "the problem given is not the stored one"
+    if config.get("problem", kind) != kind:
+        raise ValueError(f"{wrong}, but a {kind}; give the problem that the file was made from.")
+    counts = {name: config.get(name) for name in ("points", "boundary_points", "test_points", "mu")}
+    if counts["points"] is None and not hasattr(problem, "X"):
+        first = samples.terms[0]
+        counts["points"] = np.asarray(first.x.value if first.points is None else first.points)
+    if (counts["test_points"] is None or config.get("points") is None) and "x" in samples.test:  # they stay when points change
+        counts["test_points"] = samples.test["x"]
+    fresh = _comparable(to_arrays(problem.sketch() if config["options"].get("chunk") else problem.samples(**counts)))
+    mine = _comparable(stored)
+    for name in [*fresh, *(name for name in mine if name.startswith("term") and name not in fresh)]:
+        a, b = fresh.get(name), mine.get(name)
+        if name == "test/y" and b is None:
+            continue  # an answer that was not known then
+        near = DATA if hasattr(problem, "X") and name.endswith(("/x", "/y")) else COMPUTED
+        if a is None or b is None or a.shape != b.shape or not _alike(a, b, *near):
+            raise ValueError(f"{wrong}: {name} differs, {_said(name, problem)}; give the problem that the file was made from.")
+
+
+def _said(name: str, problem) -> str:
+    """What an array of a file is about."""
+    part = name.partition("/")[0]
+    if part == "term0":
+        return "the data" if hasattr(problem, "X") else "the equation" if hasattr(problem, "residual") else "the function"
+    return "a condition" if part.startswith("term") else f"the {part} points"
+
+
+def _alike(a: np.ndarray, b: np.ndarray, part: float, least: float) -> bool:
+    """Up to this part of the largest number of a column, or this number."""
+    size = np.abs(np.where(np.isfinite(b), b, 0.0)).max(0 if b.ndim == 2 else None, initial=0.0)
+    return bool(np.isclose(a, b, 0.0, np.maximum(least, part * size), equal_nan=True).all())
+
+
+def _comparable(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Directions are compared by the second-order operator they make: eigenvectors may differ from machine to machine."""
+    found = dict(arrays)
+    for name in [name for name in arrays if name.endswith("/forms")]:
+        v = found.pop(name.replace("forms", "directions"))
+        k = arrays[name].shape[1]
+        found[name + "/operator"] = np.einsum("qk,nki,nkj->nqij", arrays[name], v[:, :k], v[:, :k])
+        found[name + "/along"] = v[:, k:]
+    return found
 
 
 def describe(samples: Samples) -> dict[str, Any]:

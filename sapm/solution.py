@@ -21,6 +21,9 @@ from sapm.names import brief, nearest
 LARGEST = 2**16  # points evaluated in one go
 
 
+CALLED = ("predict", "evaluate", "eval", "forward", "apply")  # what networks are called by elsewhere
+
+
 def bucket(n: int) -> int:
     """The next power of two, at least 16: arrays padded to it share compiled programs."""
     return max(16, 1 << (n - 1).bit_length())
@@ -67,7 +70,8 @@ class Solution:
 
     def __getattr__(self, name: str):
         if name.startswith("_") or name not in self.fields:
-            raise AttributeError(f"a solution has no {name!r}." + nearest(name, self.fields))
+            how = " It is a function: u(t=0.5, x=xs), or u(points)." if name in CALLED else nearest(name, self.fields)
+            raise AttributeError(f"a solution has no {name!r}.{how}")
         W, b = self.weights[-1]
         i = self.fields.index(name)
         ansatz = None if self.ansatz is None else Component(self.ansatz, i)

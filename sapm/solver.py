@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from sapm.methods.build import (
     build,
     start_at,
 )
-from sapm.names import brief
+from sapm.names import brief, by_name
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
@@ -30,6 +30,7 @@ from sapm.resample import EARLY, Lowest, at_last, closed, harder, no_longer_fall
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
+from sapm.summary import heading
 from sapm.train import diagnostics_of, train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
@@ -48,6 +49,7 @@ class Progress:
     result: Callable[[], Result]
 
 
+@by_name
 def solve(
     problem,
     depth: int = 6,
@@ -109,13 +111,17 @@ def solve(
     checks.one_device(divided, options)
     config, sigma = plan(problem, depth, width, activation, **settings, in_memory=divided)
     mesh = mesh_of(devices, len(config["seeds"]))
-    for sentence in doubts(problem, sigma):
-        warnings.warn(sentence, stacklevel=2)
+    for sentence in doubts(problem, sigma, config, model) if first_process() else ():
+        warnings.warn(sentence, stacklevel=3)
     apart = config["options"].get("chunk") is not None
-    samples = problem.sketch() if apart else problem.samples(points, boundary_points, test_points, config["mu"])
     folder = None if out is None else store.Folder(out)
-    with nullcontext() if folder is None else folder.claim:
-        return execute(problem, samples, config, sigma, folder=folder, progress=progress, on_record=on_record, mesh=mesh)
+    more: dict[str, Any] = {"folder": folder, "progress": progress, "on_record": on_record, "mesh": mesh}
+    try:
+        samples = problem.sketch() if apart else problem.samples(points, boundary_points, test_points, config["mu"])
+        with nullcontext() if folder is None else folder.claim:
+            return execute(problem, samples, config, sigma, **more)
+    except KeyboardInterrupt:  # while it trains, Ctrl-C gives what there is; before and after, one line in place of JAX's many
+        raise KeyboardInterrupt("sapm.solve was interrupted before it had a result") from None
 
 
 def execute(
@@ -169,12 +175,11 @@ def execute(
         if on_record is None or not moment.recorded:
             return False
         arrays = (moment.loss.copy(), moment.mean_squared_loss.copy(), moment.bound_ratio)
-        stop = on_record(
-            Progress(moment.iteration, moment.seconds, *arrays, lambda: Result(moment.run(), samples, config, problem))
-        )
+        now = partial(_so_far, moment, samples, config, problem)
+        stop = on_record(Progress(moment.iteration, moment.seconds, *arrays, now))
         return stop is not None and bool(np.all(stop))
 
-    label = f"{config['model'].upper()} · {config['method']}"
+    label = heading(config)
     shown = progress and first_process()
     with (
         Bar(label, config["max_iter"], seconds, shown, first) as bar,
@@ -186,7 +191,7 @@ def execute(
         lowest = Lowest.before(run, config)
         run = run if run is None or lowest.states is None else at_last(run)
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
-        at = first
+        at = max(first, config.get("drawn_at", 0))
         while True:
             began = time.perf_counter()
             if anywhere(asked()) and run is not None:
@@ -194,12 +199,13 @@ def execute(
                 break
             due = every and at % every == 0 and config.get("drawn_at", 0) < at < config["max_iter"]
             if due and not isinstance(problem, PDE):
-                warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=3)
+                warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=4)
                 due = every = 0
             if due and run is not None:
                 try:
-                    solved = [w for w, s in zip(weights_of(run, samples, config), run.status, strict=True) if s != "dropped"]
+                    solved = _by_rank(run, samples, config)
                     early = seconds is None or float(run.history["seconds"].max()) < EARLY * seconds
+                    early = early and bool(problem.equation.nonlinear)  # shocks are of these; elsewhere it only took time
                     x, size = harder(problem, samples, solved, sigma, at // every, bool(agreed(early)[0]))
                     fresh, seen = [*config.get("fresh", ()), size], lowest.seen(run, size)
                     then, moved = config | {"lowest": seen.size}, (run, samples, method)
@@ -222,7 +228,7 @@ def execute(
                     break
             drawn, at = at, min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
             count = len(config["seeds"])
-            own = dict.fromkeys((drawn, at), count) if every else {}  # a draw has a record of its own
+            own = {k: count for k in (drawn, at) if every and k % every == 0}  # a draw has a record of its own
             run = learn(
                 method,
                 at,
@@ -240,15 +246,20 @@ def execute(
                 interrupted=asked,
                 rungs=own | rungs(count, options.get("survivors"), config["max_iter"]),
             )
-            if at >= config["max_iter"] or {"out of time", "stopped", "interrupted"} & set(run.status):
+            ends, lost = {"out of time", "stopped", "interrupted"}, {"dropped", "non-finite"}
+            if at >= config["max_iter"] or ends & set(run.status) or set(run.status) <= lost:
                 break
+    if lowest.states is not None and not isinstance(problem, PDE) and int(run.history["iteration"].max()) > first:
+        config.pop("lowest")  # nobody can say whether what came after is worse
+        lowest = Lowest()
     if folder is not None:
         last: Run = run  # type: ignore[assignment]
         keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
-        size = harder(problem, samples, weights_of(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
-        lowest = lowest.seen(run, size)
-        config["lowest"] = lowest.size
+        with suppress(KeyboardInterrupt):  # then the last network was not looked at
+            size = harder(problem, samples, _by_rank(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
+            lowest = lowest.seen(run, size)
+            config["lowest"] = lowest.size
     run = lowest.kept_by(run)
     result = Result(run, samples, config, problem)
     if folder is not None:
@@ -259,6 +270,17 @@ def execute(
     return result
 
 
+def _so_far(moment: Moment, samples: Samples, config: dict, problem) -> Result:
+    return Result(moment.run(), samples, config, problem)
+
+
+def _by_rank(run: Run, samples: Samples, config: dict) -> list:
+    """The networks of all seeds that are neither dropped nor lost, the best first."""
+    weights = weights_of(run, samples, config)
+    return [weights[i] for i in run.ranking if run.status[i] not in ("dropped", "non-finite")]
+
+
+@by_name
 def resume(
     path: str | Path,
     max_iter: int | None = None,

@@ -21,6 +21,11 @@ HISTORY = ("iteration", "seconds", "loss", "mean_squared_loss", "bound_ratio")
 Arrays = Mapping[str, np.ndarray]
 
 
+def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays under that name, without it."""
+    return {name.removeprefix(prefix + "/"): a for name, a in arrays.items() if name.startswith(prefix + "/")}
+
+
 def fitted(path: Any, make: Callable, *arguments):
     """make(*arguments); whatever goes wrong there is wrong with the file."""
     try:

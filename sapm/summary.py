@@ -13,6 +13,21 @@ from sapm.run import Run
 from sapm.success import MANY
 
 ROWS = 20  # shown of a table with more
+STARTS = {  # of the auxiliary variables, in words
+    "uniform": "drawn from U(-1, 1)",
+    "forward": "those of a forward pass",
+    "noise": "those of a forward pass, with noise",
+}
+
+
+def straight(config: dict) -> bool:
+    """Whether the true loss is minimised from the first step on, without auxiliary variables."""
+    return config["model"] == "ls" or (config["method"] == "gauss-newton" and config["options"].get("lifted") == 0)
+
+
+def heading(config: dict) -> str:
+    """What was minimised by which method."""
+    return f"{'True loss' if straight(config) else config['model'].upper()} by {config['method']}"
 
 
 class Summary(Table):
@@ -40,12 +55,14 @@ def shown(result: Any) -> tuple[list[int], str]:
 def summary(result: Any) -> Summary:
     c, error = result.config, "solution_error" if result.samples.kind == "pde" else "test_error"
     hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
-    title = f"{c['model'].upper()} by {c['method']}: depth {c['depth']}, width {hidden}, {c['activation']}"
-    start = "" if c["model"] == "ls" else f", {c['start']} start"
+    title = f"{heading(c)}: depth {c['depth']}, width {hidden}, {c['activation']}"
+    start = "" if straight(c) else f"; auxiliary variables: {STARTS[c['start']]}"
     weights = "those given" if c.get("from_network") else f"{c['init']}{start}"
     boundary = "" if c["mu"] is None else f" Boundary term × {c['mu']:.3g}."
     rows, others = shown(result)
-    caption = (f"{others}\n" if others else "") + f"weights: {weights}.{boundary} {c.get('choice', '')}{result.certificate}"
+    caption = (
+        f"{others}\n" if others else ""
+    ) + f"Initial weights: {weights}.{boundary} {c.get('choice', '')}{result.certificate}"
     if len(result.run.seeds) >= MANY:
         caption += f"\n{result.success()}"
     if "dropped" in result.run.status:
@@ -57,12 +74,16 @@ def summary(result: Any) -> Summary:
     if getattr(result.problem, "ill_posed", ""):
         caption += f"\nWarning: {result.problem.ill_posed}"
     table = Summary(title=title, caption=caption, caption_justify="left")
-    columns = ["seed", "initial_loss", "loss", "mean_squared_loss", "train_error", error]
+    same = all(row["loss"] == row["mean_squared_loss"] for row in result.table)  # one column says it
+    columns = ["seed", "initial_loss", *([] if same else ["loss"]), "mean_squared_loss", "train_error", error]
+    columns = columns if any(row[error] is not None for row in result.table) else columns[:-1]
     columns += (["test_residual"] if result.samples.kind == "pde" else []) + ["iterations", "status"]
     for name in columns:
         table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right")
     for i in rows:
         row = result.table[i]
+        taken = int(result.run.history["iteration"][i].max())
+        row = row | ({"iterations": f"{row['iterations']} of {taken}"} if taken > row["iterations"] else {})
         cells = [
             f"{row[name]:.2e}" if isinstance(row[name], float) else str("–" if row[name] is None else row[name])
             for name in columns

@@ -150,6 +150,7 @@ class Loop:
         self.chosen[better] = len(self.records) - 1
         self.groups = self.groups.keep(better)
 
+    @float64
     def run(self, marked: tuple[int, dict] | None = None) -> Run:
         """All of it so far, or at a marked moment. Between records, one more is added for the state that is there."""
         length, at = marked or (len(self.records), vars(self))

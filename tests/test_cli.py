@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import onnx.reference
@@ -122,6 +123,18 @@ def test_own_problem_and_several_models(tmp_path):
         (f"{tmp_path / 'mine.py'}:leaves", "could not be run: SystemExit: no problem today"),
     ):
         assert sentence in call("run", bad, code=2).stderr
+
+
+def test_models_alike_and_the_papers_budgets():
+    """Two models that "auto" trains alike are warned of; a thousand iterations are for the paper's own methods."""
+    asked = ("run", "transport_1d", *SMALL, "--json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        said = call(*asked, "--models", "ls,sapm", "--max-iter", 1).stderr
+    assert "sapm: warning: all these models are trained on the true loss here" in said
+    for method, wanted in (("auto", 100), ("alternating", 1000)):
+        found = json.loads(call(*asked, "--set", f"method={method}", "--max-seconds", 0.001).stdout)
+        assert found["sapm"]["config"]["max_iter"] == wanted
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import sapm
 from sapm import export, report, samples, store, stored
 from sapm.cli import app
-from sapm.result import check_same
+from sapm.samples import check_same
 
 ROOT = Path(__file__).parents[1]
 X = np.linspace(-1, 1, 10)
@@ -241,12 +241,12 @@ def test_values_at_points(result, tmp_path):
     """What is written can be read again, whatever the columns are called; numbers keep all their digits."""
     odd = replace(result, samples=replace(result.samples, names=('a,"b"',)))
     (tmp_path / "a.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [1 / 3]])))
-    head, rows = export.evaluate_csv(odd, tmp_path / "a.csv")
+    head, rows = export.evaluate_csv(odd.best, tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text(export.written(head, rows))
     assert np.array_equal(export._points(tmp_path / "b.csv", head)[1], rows) and head == ['a,"b"', "u"]
     assert np.array_equal(rows[:, 1], result.best([0.1, 1 / 3]))
     os.mkfifo(tmp_path / "pipe")
-    assert "is not a file on disk" in refused(lambda: export.evaluate_csv(odd, tmp_path / "pipe"))
+    assert "is not a file on disk" in refused(lambda: export.evaluate_csv(odd.best, tmp_path / "pipe"))
     odd.save(tmp_path / "run" / "model.sapm")  # a folder without its checkpoint
     done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), str(tmp_path / "a.csv")])
     assert done.output == (tmp_path / "b.csv").read_text()

@@ -174,3 +174,30 @@ def test_characteristics_in_physical_units():
         [sapm.Initial(lambda p: p.x), sapm.Inflow(lambda p: p.x)],
     )
     assert fast.ill_posed == ""
+
+
+def test_numbers_are_data():
+    """A number, or one for each function, stands for the function that gives it everywhere; hard conditions may share it."""
+    box, residual = sapm.Box(x=(0, 1), y=(0, 1)), lambda p, u: u.xx + u.yy + 1
+    one, other = (sapm.PDE(box, residual, [sapm.Dirichlet(g)]) for g in (0.5, lambda p: 0.5))
+    assert np.array_equal(one.samples(20, 12, 0, 1.0).terms[1].y, other.samples(20, 12, 0, 1.0).terms[1].y)
+    assert sapm.Robin(1, 2, 3).g(None) == 3.0 and sapm.Initial((4, 2)).g(None) == (4.0, 2.0)
+    sides = [
+        sapm.Dirichlet(0, faces=["x-"], hard=True),
+        sapm.Dirichlet(0.0, faces=["y-"], hard=True),
+        sapm.Neumann(1, faces=["x+"]),
+    ]
+    with pytest.warns(UserWarning, match=r"no condition is on y\+"):
+        assert sapm.PDE(box, residual, sides).ansatz is not None
+
+
+def test_conditions_that_agree_may_overlap():
+    """On a corner, on a face twice alike, for different functions, and where points were given, nothing is refused."""
+    box = sapm.Box(t=(0, 1), x=(0, 1))
+    start = sapm.Initial(lambda p: p.x)
+    sapm.PDE(box, lambda p, u: u.t - u.xx, [start, sapm.Dirichlet(7), sapm.Dirichlet(lambda p: 7 + 1e-9 * p.t, faces=["x+"])])
+    both = [sapm.Initial(0, of="u"), sapm.Initial(1, of="v")]
+    sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u, v: (u.t - v.value, v.t + u.value), both)
+    left, right = (np.array([[0.0, a], [0.0, b]]) for a, b in ((0.1, 0.2), (0.8, 0.9)))
+    parts = [sapm.Initial(0, points=left), sapm.Initial(1, points=right)]
+    sapm.PDE(box, lambda p, u: u.t - u.xx, [*parts, sapm.Dirichlet(0)])

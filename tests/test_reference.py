@@ -68,11 +68,12 @@ def test_sweeps(config, options):
         return Point(method.network(work), found.aux), penalty(method.objective, found)
 
     found, loss = engine(method, point)
+    on_cpu = jax.default_backend() == "cpu"
     rpoint = (ref.algorithm_2 if kind == "pde" else ref.algorithm_1)(rpoint, data, **options)
     for got, wanted in zip(engine_arrays(found), reference_arrays(rpoint), strict=True):
         assert got.shape == wanted.shape
         # The unknowns: rounding times the condition of the solves, which it passes through one after the other.
-        assert relative(got, wanted) < TOLERANCE * (10 if obj.depth < 10 else 1e3)
+        assert relative(got, wanted) < TOLERANCE * (10 if obj.depth < 10 else 1e3) * (1 if on_cpu else 10)
     assert relative(loss, ref.loss(rpoint, data)) < TOLERANCE
 
 

@@ -43,7 +43,40 @@ def solve(**settings):
     return sapm.solve(curve(), **settings)
 
 
+def twice(first, second, residual=lambda p, u: u.t - u.xx):
+    return pde(residual, [sapm.Initial(lambda p: p.x), first, second])
+
+
 CASES = {
+    # conditions that contradict each other
+    "two values on a face": (
+        lambda: twice(sapm.Dirichlet(0), sapm.Dirichlet(1, faces=["x-"])),
+        ValueError,
+        r"two conditions are on x- and speak against each other: at \(.*, x=-1\) Dirichlet says 0 and Dirichlet 1; name",
+    ),
+    "two starts": (
+        lambda: twice(sapm.Dirichlet(0), sapm.Dirichlet(lambda p: p.x + 1, faces=["t-"])),
+        ValueError,
+        r"are on t- .* Initial says .* and Dirichlet",
+    ),
+    "two slopes": (
+        lambda: twice(sapm.Neumann(0), sapm.Neumann(lambda p: p.t, faces=["x+"])),
+        ValueError,
+        r"Neumann says 0 and Neumann 0\.",
+    ),
+    "a word for a datum": (
+        lambda: sapm.Dirichlet("zero"),
+        TypeError,
+        "the datum of Dirichlet is 'zero'; give a number or a function of one point",
+    ),
+    "no number": (
+        lambda: sapm.Dirichlet(np.nan),
+        TypeError,
+        "the datum of Dirichlet is nan; give a number or a function of one point",
+    ),
+    # settings that are not there
+    "a learning rate": (lambda: solve(lr=0.1), TypeError, r"sapm.solve has no setting 'lr'. No learning rate has to be chosen"),
+    "a misspelt setting": (lambda: solve(widht=3), TypeError, r"sapm.solve has no setting 'widht'. Did you mean 'width'\?"),
     # domains
     "box without coordinates": (sapm.Box, ValueError, r"no coordinates; name each with its lower and upper end"),
     "box upside down": (lambda: sapm.Box(x=(1, -1)), ValueError, r"x=\(1, -1\); wanted x=\(lower, upper\)"),

@@ -2,8 +2,10 @@
 
 import html.parser
 import os
+import re
 import signal
 import threading
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from problems import SMALL, curve, rotation, transport
 from rich.console import Console
 
 import sapm
-from sapm import groups, progress
+from sapm import groups, progress, report
 from sapm.jet import Jet
 
 
@@ -155,6 +157,44 @@ def test_progress_is_silent_off_a_terminal(capfd, monkeypatch):
     assert "SAPM" in shown and "3/3" in shown and "of the bound" in shown
     sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=3, progress=False)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_line_now_and_then_off_a_terminal(capfd, monkeypatch):
+    """The log of a long batch job shows that it goes on; where the true loss is minimised, it is said once."""
+    monkeypatch.setattr(progress, "QUIET", 0.0)
+    sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=2, model="ls")
+    first, *others = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(r"True loss by gauss-newton  0/2  loss \S+  \d+ s", first) and len(others) == 2
+    sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=2, model="ls", progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_table_says_each_thing_once():
+    """One column for two losses that are one, none for an error that nobody knows, and which network of a run was kept."""
+    unknown = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + 1, [sapm.Dirichlet(0)])
+    result = sapm.solve(unknown, 2, 4, points=20, boundary_points=4, test_points=20, seeds=1, max_iter=4, progress=False)
+    head = [column.header for column in result.summary().columns]
+    assert head == ["seed", "initial loss", "true loss", "train error", "test residual", "iterations", "status"]
+    assert result.summary().title == "True loss by gauss-newton: depth 2, width 4, sin"
+    kept = replace(result, run=replace(result.run, chosen=np.array([2])))
+    assert list(kept.summary().columns[-2].cells) == ["2 of 4"] and list(result.summary().columns[-2].cells) == ["4"]
+    assert "bound" not in report.figures(result)
+
+
+def test_pm_by_auto_is_warned_of():
+    """It is not PM's loss that is minimised there."""
+    with pytest.warns(UserWarning, match="to minimise PM's own loss give method='gauss-newton'"):
+        sapm.solve(transport(), **SMALL, model="pm", max_iter=1)
+
+
+def test_ctrl_c_before_the_first_step_is_one_line(monkeypatch):
+    def press(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sapm.solver.build", press)
+    with pytest.raises(KeyboardInterrupt, match="interrupted before it had a result") as caught:
+        sapm.solve(curve(), 2, 4, seeds=1)
+    assert caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize(

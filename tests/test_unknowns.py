@@ -9,6 +9,7 @@ from scipy.stats import qmc
 from test_second_order import nested
 
 import sapm
+from sapm import resample
 from sapm.embedding import embedding_for
 from sapm.jet import Jet, tanh
 from sapm.linearise import flatten, rows_of
@@ -253,7 +254,35 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     resumed = sapm.resume(tmp_path / "run", max_iter=21, problem=problem, progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
     with pytest.warns(UserWarning, match="the points stay as they are"):
-        sapm.resume(tmp_path / "run", max_iter=26, progress=False)
+        blind = sapm.resume(tmp_path / "run", max_iter=26, progress=False)
+    assert blind.table[0]["iterations"] == 26 and "lowest" not in blind.config  # nobody can say that it is worse
+
+
+def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
+    """Points that have become more: none is a test point, and the run can be read, continued and cut short with its problem."""
+    monkeypatch.setattr(resample, "WORSE", 0.0)
+    monkeypatch.setattr(resample, "FAR", 0.0)
+    monkeypatch.setattr(resample, "MOST", 60)  # fewer than are to be drawn in the end
+    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + u.value**2 - 1, [sapm.Dirichlet(0)])
+    settings = TINY | {"points": 20, "boundary_points": 2, "options": {"resample": 2}}
+    whole = sapm.solve(problem, **settings, max_iter=9)
+    x, held = (set(np.asarray(rows).ravel().tolist()) for rows in (whole.samples.terms[0].points, whole.samples.test["x"]))
+    assert len(x) > 200 and not x & held
+    sapm.solve(problem, **settings, max_iter=5, out=tmp_path / "run")
+    assert sapm.load(tmp_path / "run" / "model.sapm", problem=problem).config["points"] is None
+    resumed = sapm.resume(tmp_path / "run", max_iter=9, problem=problem, progress=False)
+    assert np.array_equal(resumed.history["loss"], whole.history["loss"])
+    looks = []
+
+    def look(*given):
+        looks.append(given)
+        if len(looks) == 5:
+            raise KeyboardInterrupt
+        return harder(*given)
+
+    monkeypatch.setattr("sapm.solver.harder", look)
+    cut = sapm.solve(problem, **settings, max_iter=9)
+    assert len(looks) == 5 and cut.run.status == ("finished",) and np.array_equal(cut.history["loss"], whole.history["loss"])
 
 
 def test_periodicity_alone_is_enough_and_gaps_are_named():
@@ -286,7 +315,10 @@ def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
     lowest = lowest.seen(run(3), 0.1).seen(run(4), 0.3)
     kept = lowest.kept_by(run(5))
     assert (kept.kept, kept.chosen.tolist(), kept.states) == ("states 3", [2, 2], "states 5")
-    assert kept.reason[0] == "over. Kept is the network of iteration 30, which has the smallest residual at fresh points."
+    assert (
+        kept.reason[1]
+        == "over. Kept is the network of iteration 30, where the best seed had the smallest residual at fresh points."
+    )
     assert Lowest.before(kept, {"lowest": 0.1}) == lowest and lowest.kept_by(at_last(kept)).reason == kept.reason
     assert at_last(kept).kept is None and at_last(kept).chosen.tolist() == [4, 4]
 

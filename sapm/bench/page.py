@@ -174,8 +174,8 @@ def _section(bench: Bench, case: str, label: str, several: bool) -> tuple[list[s
     """A case on a machine: its figure, its table, what is behind what, and the sanity rows."""
     rows = rows_of(bench.cells, case, missing=bench.missing(case))
     seeds = len({cell["seed"] for cell in bench.cells if cell["case"] == case})
-    where = f" on {bench.device}" if several else ""
-    lines = [f"## {rows[0]['title']}{where}", "", f"{rows[0]['budget']:g} seconds a seed, {seeds} seeds.", ""]
+    where = f" on {bench.device}, {rows[0]['budget']:g} s" if several else ""
+    lines = [f"## {rows[0]['title']}{where}", "", f"{rows[0]['budget']:g} seconds a seed, {seeds} seed{'s' * (seeds != 1)}.", ""]
     figure = None
     if case not in CASES or CASES[case].family != "depth":
         figure = _figure(bench.cells, case)
