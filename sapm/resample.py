@@ -47,9 +47,9 @@ def harder(
     Of a pool of further Halton points, those with a large residual are the more likely to be taken; every seed has a say.
     The others are the first of the sequence. `draw` counts, so that every draw is another one. Test points are not among them.
     """
-    domain, n = problem.domain, len(samples.terms[0].y)
+    domain, n, held = problem.domain, len(samples.terms[0].y), samples.test.get("x", np.zeros((0, 1)))
     size = min(POOL * n, MOST)
-    pool = _apart(domain, size, domain.first + n + draw % POOLS * size, samples)
+    pool = domain.points(size, domain.first + n + len(held) + draw % POOLS * size)
     term = problem.samples(pool, max(1, len(problem.soft)), 0, 1.0).terms[0]
     found, worse, sizes = np.zeros(size), [], []
     for weights in networks:
@@ -67,15 +67,12 @@ def harder(
         n = max(n, min(2 * n, ENOUGH * weights))
     many = min(int(SHARE * n), np.count_nonzero(found))
     drawn = np.random.default_rng(draw).choice(size, many, replace=False, p=found / found.sum())
-    return np.concatenate([_apart(domain, n - many, domain.first, samples), pool[drawn]]), least
-
-
-def _apart(domain: Any, n: int, start: int, samples: Samples) -> np.ndarray:
-    """n points of the sequence from there on, without those that are held out for tests."""
-    held = np.ascontiguousarray(samples.test.get("x", np.zeros((0, 1))))
-    found = np.ascontiguousarray(domain.points(n + len(held), start))
-    taken = {row.tobytes() for row in held}
-    return found[[row.tobytes() not in taken for row in found]][:n]
+    first, tested = (
+        np.ascontiguousarray(domain.points(n - many + len(held))),
+        {row.tobytes() for row in np.ascontiguousarray(held)},
+    )
+    first = first[[row.tobytes() not in tested for row in first]][: n - many]
+    return np.concatenate([first, pool[drawn]]), least
 
 
 @dataclass(frozen=True)

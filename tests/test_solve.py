@@ -17,6 +17,7 @@ from rich.console import Console
 import sapm
 from sapm import groups, progress, report
 from sapm.jet import Jet
+from sapm.plan import doubts, plan
 
 
 @pytest.fixture(autouse=True)
@@ -171,11 +172,11 @@ def test_a_line_now_and_then_off_a_terminal(capfd, monkeypatch):
 
 def test_the_table_says_each_thing_once():
     """One column for two losses that are one, none for an error that nobody knows, and which network of a run was kept."""
-    unknown = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + 1, [sapm.Dirichlet(0)])
-    result = sapm.solve(unknown, 2, 4, points=20, boundary_points=4, test_points=20, seeds=1, max_iter=4, progress=False)
+    x = np.linspace(-1, 1, 20)
+    result = sapm.solve(sapm.Regression(x, x**3), 2, 4, model="ls", seeds=1, max_iter=4, progress=False)
     head = [column.header for column in result.summary().columns]
-    assert head == ["seed", "initial loss", "true loss", "train error", "test residual", "iterations", "status"]
-    assert result.summary().title == "True loss by gauss-newton: depth 2, width 4, sin"
+    assert head == ["seed", "initial loss", "true loss", "train error", "iterations", "status"]
+    assert result.summary().title == "True loss by gauss-newton: depth 2, width 4, tanh"
     kept = replace(result, run=replace(result.run, chosen=np.array([2])))
     assert list(kept.summary().columns[-2].cells) == ["2 of 4"] and list(result.summary().columns[-2].cells) == ["4"]
     assert "bound" not in report.figures(result)
@@ -183,8 +184,10 @@ def test_the_table_says_each_thing_once():
 
 def test_pm_by_auto_is_warned_of():
     """It is not PM's loss that is minimised there."""
-    with pytest.warns(UserWarning, match="to minimise PM's own loss give method='gauss-newton'"):
-        sapm.solve(transport(), **SMALL, model="pm", max_iter=1)
+    for method, said in (("auto", ["to minimise PM's own loss give method='gauss-newton'"]), ("gauss-newton", [])):
+        config, sigma = plan(transport(), model="pm", method=method)
+        found = doubts(transport(), sigma, config, "pm")
+        assert len(found) == len(said) and all(a in b for a, b in zip(said, found, strict=True))
 
 
 def test_ctrl_c_before_the_first_step_is_one_line(monkeypatch):
