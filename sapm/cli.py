@@ -137,12 +137,10 @@ def run(
     places: dict[str, Path | None] = dict.fromkeys(wanted, out)
     if len(wanted) > 1:
         plans = [plan(stated, **chosen, model=model)[0] for model in wanted]  # refuses what cannot be run, before any is
-        if all(straight(config) and config["choice"] for config in plans):
-            warnings.warn(
-                "all these models are trained on the true loss here, alike, since that is what method='auto' stands "
-                "for; to compare them give --set method=gauss-newton.",
-                stacklevel=1,
-            )
+        if first_process() and all(straight(config) and config["choice"] for config in plans):
+            own = "" if getattr(stated, "joint", "") else "; to compare them give --set method=gauss-newton"
+            alike = "all these models are trained on the true loss here, alike, since that is what method='auto' stands for"
+            warnings.warn(f"{alike}{own}.", stacklevel=1)
     if out is not None and len(wanted) > 1:
         if first_process():
             begin_series(out, problem, wanted, chosen)

@@ -31,7 +31,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to keep the run in.")]
 Again = Annotated[
     str | None,
-    typer.Option("--problem", help="The problem again (name or file.py:name), where its code is needed: nonlinear PDEs."),
+    typer.Option(
+        "--problem", help="The problem again (name or file.py:name), where its code is needed: nonlinear PDEs, hard conditions."
+    ),
 ]
 Devices = Annotated[str | None, typer.Option(help="auto (all) or how many: seeds and samples are divided among them.")]
 Distributed = Annotated[

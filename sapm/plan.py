@@ -140,10 +140,8 @@ def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
     found = [problem.ill_posed] if getattr(problem, "ill_posed", "") else []
     straight = config["model"] == "ls" or config["options"].get("lifted") == 0
     if model == "pm" and straight and config["choice"] and not config.get("from_network"):
-        found.append(
-            "model='pm' is trained on the true loss here, since that is what method='auto' stands for; to minimise PM's own "
-            "loss give method='gauss-newton' or 'alternating'."
-        )
+        own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
+        found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
     if isinstance(problem, PDE) and sigma.name == "relu":
         found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
     return found

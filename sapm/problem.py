@@ -111,7 +111,7 @@ class PDE:
                             raise ValueError(
                                 f"two conditions are on {face} and speak against each other: at "
                                 f"{place(self.domain.names, x[worst])} {type(one).__name__} says {a[worst]:.6g} and "
-                                f"{type(other).__name__} {b[worst]:.6g}; name the faces of each, such as faces=[{face!r}]."
+                                f"{type(other).__name__} {b[worst]:.6g}; leave one out, or name their faces: faces=[{face!r}]."
                             )
 
     @float64

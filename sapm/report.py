@@ -106,7 +106,7 @@ def _bound(result, i: int) -> Figure:
     iteration = _scale(ax, h)[i]
     loss, true = _positive(h["loss"][i]), _positive(h["mean_squared_loss"][i])
     along = not np.all(np.isnan(h["bound_ratio"][i]))  # else the constant is that of the last point
-    one = straight(result.config)
+    one = straight(result.config) and not result.config["options"].get("l2")
     if bound is not None and along and not one:
         ax.fill_between(iteration, loss, bound * loss, color=SECOND, alpha=0.08, lw=0)
         ax.plot(iteration, bound * loss, color=SECOND, lw=0.9, ls="--", label=f"bound: {bound:.3g} × actual loss")
@@ -314,7 +314,7 @@ def _table(result: Any, head: str, seeds: list[int]) -> str:
 def figures(result: Any) -> dict[str, Figure]:
     """Every figure that this result has."""
     found = {"loss": result.plot("loss")}
-    if not straight(result.config):  # else both losses are one
+    if not straight(result.config) or result.config["options"].get("l2"):  # else both losses are one
         found["bound"] = result.plot("bound")
     if len(result.samples.names) <= 3:
         found["solution"] = result.plot("solution")

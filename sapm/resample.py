@@ -23,6 +23,7 @@ EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
 POOLS = 16  # as many of these before the first comes again
 WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
+LOST = ("dropped", "non-finite")  # seeds that have no say
 KEPT = " Kept is the network of iteration"
 FAR, ENOUGH = 10.0, 3  # times as large, that more points are taken, up to so many for every weight
 EARLY = 1 / 3  # of the time for a run: later, more points and longer steps are not worth it
@@ -55,10 +56,10 @@ def harder(
     for weights in networks:
         network = network_of(samples, weights, sigma)
         here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
+        sizes.append(float(there.mean()) if np.isfinite(there).all() else np.inf)  # of squares: of a few points beside a kink
         if np.isfinite(there).all() and there.any():
             found += there / there.mean()
             worse.append(np.sqrt(np.mean(there**2)) / max(np.sqrt(np.mean(here**2)), 1e-300))
-            sizes.append(float(there.mean()))  # its square would be that of a few points beside a kink
     least = sizes[0] if sizes else np.inf
     if not worse or np.median(worse) < WORSE:
         return None, least
@@ -77,26 +78,28 @@ def harder(
 
 @dataclass(frozen=True)
 class Lowest:
-    """The states with which the residual elsewhere, of the seed that was the best then, was the smallest, and their record."""
+    """The states with which the residual elsewhere, of the seed that was the best then, was the smallest; their record, and
+    that seed."""
 
     size: float = np.inf
     states: Any = None
     record: int = -1
+    seed: int = -1
 
     @staticmethod
     def before(run: Run | None, config: dict) -> Lowest:
         """Of a run that is continued."""
         if run is None or "lowest" not in config:
             return Lowest()
-        return Lowest(config["lowest"], run.states if run.kept is None else run.kept, int(run.chosen[0]))
+        return Lowest(config["lowest"], run.states if run.kept is None else run.kept, int(run.chosen[0]), run.best)
 
     def seen(self, run: Run, size: float) -> Lowest:
-        return Lowest(size, run.states, run.history["loss"].shape[1] - 1) if size < self.size else self
+        return Lowest(size, run.states, run.history["loss"].shape[1] - 1, run.best) if size < self.size else self
 
     def kept_by(self, run: Run) -> Run:
-        """The run, with these states to stand for it; the reasons say so."""
+        """The run, with these states to stand for it, unless that seed was lost since; the reasons say so."""
         last = run.history["loss"].shape[1] - 1
-        if self.states is None or self.record == last:
+        if self.states is None or self.record == last or run.status[self.seed] in LOST:
             return run
         at = int(run.history["iteration"][:, self.record].max())
         why = "which has" if len(run.seeds) == 1 else "where the best seed had"

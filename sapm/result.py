@@ -360,10 +360,13 @@ def best_of(path: str | Path, activation_given=None) -> Solution:
     stored.check(path, arrays, about)
     sigma, history = _activation(path, about, activation_given), stored.part(arrays, "history")
     _hard(path, stored.part(arrays, "samples"), None)
-    samples = stored.fitted(path, from_arrays, about, stored.part(arrays, "samples"))
+    data = stored.part(arrays, "samples") if about["kind"] == "regression" else {}
+    samples = stored.fitted(path, from_arrays, about, data)
     loss = history["validation_loss" if "validation_loss" in history else "loss"]
     best = int(ranking(about["status"], loss[np.arange(len(loss)), arrays["chosen"]])[0])
     layers = [(arrays[f"network/W{l}"][best], arrays[f"network/b{l}"][best]) for l in range(1, about["config"]["depth"] + 1)]
+    if layers[0][0].shape[1] < samples.inputs:
+        raise ValueError(f"{path} is damaged: its networks do not take what its features give; use an earlier copy.")
     return solution(samples, layers, sigma, about["seeds"][best])
 
 

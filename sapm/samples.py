@@ -182,7 +182,8 @@ def _said(name: str, problem) -> str:
     part = name.partition("/")[0]
     if part == "term0":
         return "the data" if hasattr(problem, "X") else "the equation" if hasattr(problem, "residual") else "the function"
-    return "a condition" if part.startswith("term") else f"the {part} points"
+    known = {"test": "the domain, its points or the answer there", "held": "the equation", "validation": "the validation data"}
+    return "a condition" if part.startswith("term") else known.get(part, part)
 
 
 def _alike(a: np.ndarray, b: np.ndarray, part: float, least: float) -> bool:

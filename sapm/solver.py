@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from sapm.names import brief, by_name
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
-from sapm.resample import EARLY, Lowest, at_last, closed, harder, no_longer_falls, renewed
+from sapm.resample import EARLY, LOST, Lowest, at_last, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
@@ -192,6 +192,7 @@ def execute(
         run = run if run is None or lowest.states is None else at_last(run)
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = max(first, config.get("drawn_at", 0))
+        looked = first if run is not None and lowest.record == run.history["loss"].shape[1] - 1 else None
         while True:
             began = time.perf_counter()
             if anywhere(asked()) and run is not None:
@@ -228,26 +229,32 @@ def execute(
                     break
             drawn, at = at, min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
             count = len(config["seeds"])
-            own = {k: count for k in (drawn, at) if every and k % every == 0}  # a draw has a record of its own
-            run = learn(
-                method,
-                at,
-                config["seeds"],
-                config["key"],
-                options["record_every"],
-                options["stall"],
-                10**9 if every else options["patience"],
-                seconds=seconds,
-                validation=None if samples.validation is None else scaling.term(samples.validation),
-                watch=watch,
-                previous=run,
-                initial=initial,
-                spent=time.perf_counter() - began,
-                interrupted=asked,
-                rungs=own | rungs(count, options.get("survivors"), config["max_iter"]),
-            )
-            ends, lost = {"out of time", "stopped", "interrupted"}, {"dropped", "non-finite"}
-            if at >= config["max_iter"] or ends & set(run.status) or set(run.status) <= lost:
+            own = {k: count for k in (drawn, at) if every and (k % every == 0 or k == looked)}  # with a record of its own
+            try:
+                run = learn(
+                    method,
+                    at,
+                    config["seeds"],
+                    config["key"],
+                    options["record_every"],
+                    options["stall"],
+                    10**9 if every else options["patience"],
+                    seconds=seconds,
+                    validation=None if samples.validation is None else scaling.term(samples.validation),
+                    watch=watch,
+                    previous=run,
+                    initial=initial,
+                    spent=time.perf_counter() - began,
+                    interrupted=asked,
+                    rungs=own | rungs(count, options.get("survivors"), config["max_iter"]),
+                )
+            except KeyboardInterrupt:  # before it began, or when it was over
+                if run is None:
+                    raise
+                run = closed(run, "interrupted", f"interrupted after {drawn} iterations.")
+                break
+            ended = {"out of time", "stopped", "interrupted"} & set(run.status) or set(run.status) <= set(LOST)
+            if at >= config["max_iter"] or ended:
                 break
     if lowest.states is not None and not isinstance(problem, PDE) and int(run.history["iteration"].max()) > first:
         config.pop("lowest")  # nobody can say whether what came after is worse
@@ -256,10 +263,12 @@ def execute(
         last: Run = run  # type: ignore[assignment]
         keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
-        with suppress(KeyboardInterrupt):  # then the last network was not looked at
+        try:
             size = harder(problem, samples, _by_rank(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
             lowest = lowest.seen(run, size)
             config["lowest"] = lowest.size
+        except KeyboardInterrupt:  # the last network was not looked at
+            run = closed(run, "interrupted", f"interrupted after {at} iterations.")
     run = lowest.kept_by(run)
     result = Result(run, samples, config, problem)
     if folder is not None:
@@ -277,7 +286,7 @@ def _so_far(moment: Moment, samples: Samples, config: dict, problem) -> Result:
 def _by_rank(run: Run, samples: Samples, config: dict) -> list:
     """The networks of all seeds that are neither dropped nor lost, the best first."""
     weights = weights_of(run, samples, config)
-    return [weights[i] for i in run.ranking if run.status[i] not in ("dropped", "non-finite")]
+    return [weights[i] for i in run.ranking if run.status[i] not in LOST]
 
 
 @by_name

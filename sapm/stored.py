@@ -168,6 +168,9 @@ def _samples(arrays: Arrays, about: dict, need: Callable) -> None:
     m = len(fields) + len(parameters) if about["kind"] == "pde" else found.get("term0/y", np.zeros((1, 1))).shape[-1]
     depth = about["config"]["depth"]
     need(arrays[f"network/b{depth}"].shape[1] == m, "its networks have another number of outputs than it says")
+    wide, inputs = arrays["network/W1"].shape[2], found["term0/x"].shape[-1]
+    plain = about["kind"] == "pde" and about.get("embedding") is None
+    need(wide == inputs and (inputs == len(names) or not plain), "its networks have another number of inputs than it says")
     for name in [*(f"term{i}" for i in range(count)), "validation", "held"]:
         if f"{name}/x" in found:
             _term(name, {part: found.get(f"{name}/{part}") for part in PARTS}, len(names), m, need)

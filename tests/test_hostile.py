@@ -1,5 +1,6 @@
 """Bad files, bad input and hostile strings: short versions of `trials/`, which has them by the thousand."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 import sapm
 from sapm import export, report, samples, store, stored
 from sapm.cli import app
+from sapm.result import best_of
 from sapm.samples import check_same
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +90,8 @@ def test_forged_files(file, tmp_path):
     path, outcomes = tmp_path / "b.sapm", []
     for k in range(40):
         path.write_bytes(mutations.forged(np.random.default_rng([11, k]), arrays, about))
+        with contextlib.suppress(ValueError):  # a network that is not that of the state has no reason to be refused here
+            assert np.isfinite(best_of(path)([0.0, 0.5])).all()
         try:
             found = sapm.load(path)
         except ValueError as error:
@@ -117,6 +121,8 @@ def test_forged_files(file, tmp_path):
     spoilt = {name: a * np.nan for name, a in arrays.items() if name.startswith("state/") and a.shape == shape}
     store.write(path, arrays | spoilt, about)
     assert "its networks are not those of its state" in refused(lambda: sapm.load(path), path)
+    wider = arrays | {"network/W1": np.repeat(arrays["network/W1"], 2, axis=2)}
+    assert "another number of inputs" in refused(lambda: stored.check(path, wider, about), path)
     spoilt = arrays | {"samples/term0/y": np.full_like(arrays["samples/term0/y"], np.inf)}
     assert "not finite" in refused(lambda: stored.check(path, spoilt, about), path)
     spoilt = {name: a for name, a in arrays.items() if name != "samples/test/x"}
@@ -156,7 +162,9 @@ def test_another_problem_is_noticed(name):
         check_same(make(other), held, about, arrays)
     if name == "roots":
         assert np.isnan(arrays["term0/probe"]).any()
-        networks = {"network/b2": np.zeros((1, 1))} | {f"samples/{k}": a for k, a in arrays.items()}
+        networks = {"network/b2": np.zeros((1, 1)), "network/W1": np.zeros((1, 3, arrays["term0/x"].shape[1]))} | {
+            f"samples/{k}": a for k, a in arrays.items()
+        }
         stored._samples(
             networks, samples.describe(held) | {"config": {"depth": 2}}, lambda right, what: right or pytest.fail(what)
         )

@@ -52,7 +52,7 @@ CASES = {
     "two values on a face": (
         lambda: twice(sapm.Dirichlet(0), sapm.Dirichlet(1, faces=["x-"])),
         ValueError,
-        r"two conditions are on x- and speak against each other: at \(.*, x=-1\) Dirichlet says 0 and Dirichlet 1; name",
+        r"two conditions are on x- and speak against each other: at \(.*, x=-1\) Dirichlet says 0 and Dirichlet 1; leave",
     ),
     "two starts": (
         lambda: twice(sapm.Dirichlet(0), sapm.Dirichlet(lambda p: p.x + 1, faces=["t-"])),
