@@ -27,10 +27,10 @@ def _constant(given) -> Any:
     """A number, or several in a tuple or list, as a function of the point; anything else as it is."""
     if hasattr(given, "dtype") and np.ndim(given) == 0 and given.dtype.kind in "iuf":
         given = float(given)
-    several = isinstance(given, (tuple, list)) and len(given) > 0
-    if not all(np.isfinite(number(value)) for value in (given if several else [given])):
+    numbers = [number(value) for value in given] if isinstance(given, (tuple, list)) else [number(given)]
+    if not numbers or not np.isfinite(numbers).all():
         return given
-    return Constant(tuple(float(value) for value in given) if several else float(given))
+    return Constant(tuple(numbers) if isinstance(given, (tuple, list)) else numbers[0])
 
 
 @dataclass(frozen=True)
