@@ -105,7 +105,13 @@ def run(
     seeds: Annotated[str, typer.Option(help="How many, or which with commas.")] = "10",
     max_iter: Annotated[int | None, typer.Option(help="Iterations at most.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value: any other setting of sapm.solve.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="key=value: any other setting of sapm.solve, such as method=adam, points=2000, options.l2=1e-4.",
+        ),
+    ] = None,
     out: Out = None,
     devices: Devices = None,
     distributed: Distributed = False,

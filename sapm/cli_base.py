@@ -31,9 +31,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to keep the run in.")]
 Again = Annotated[
     str | None,
-    typer.Option(
-        "--problem", help="The problem again (name or file.py:name), where its code is needed: nonlinear PDEs, hard conditions."
-    ),
+    typer.Option("--problem", help="The problem again (name or file.py:name), where its code is needed: docs/security.md."),
 ]
 Devices = Annotated[str | None, typer.Option(help="auto (all) or how many: seeds and samples are divided among them.")]
 Distributed = Annotated[
@@ -114,7 +112,7 @@ def guarded(command):
         except typer.Exit as end:
             raise typer.Exit(code() if end.exit_code == INTERRUPTED else end.exit_code) from None
         except KeyboardInterrupt as error:
-            print(f"sapm: interrupted; {hint(error) or 'what was saved is kept.'}", file=sys.stderr)
+            print(f"sapm: interrupted; {hint(error) or 'there is nothing yet to continue from.'}", file=sys.stderr)
             raise _left(code()) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -114,7 +114,8 @@ def _start(name: str, domain: Domain) -> tuple[str, ...]:
     """The faces where t begins: their outward normal points back in time."""
     if "t" not in domain.names:
         raise ValueError(
-            f"{name} needs a coordinate named t, and the domain has {', '.join(domain.names)}; use Inflow or Dirichlet."
+            f"{name} needs a coordinate named t, and the domain has {', '.join(domain.names)}; rename the one that is "
+            "the time to t, or use Inflow or Dirichlet."
         )
     t = domain.names.index("t")
     found = [face for face in domain.faces if _of_time(face) and domain.normal(face, domain.face_points(face, 1))[0, t] < 0]

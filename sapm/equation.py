@@ -61,12 +61,14 @@ class Unknown:
         raise TypeError(f"{u} stands for a function; write {u}.value for its value, and {u}.{self._names[0]} for a derivative.")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _not_a_number
-    __neg__ = __abs__ = __float__ = __call__ = __iter__ = __getitem__ = __array__ = __jax_array__ = _not_a_number
+    __neg__ = __abs__ = __float__ = __call__ = __iter__ = __getitem__ = __array__ = _not_a_number
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
         parts = _split(name, self._names)
+        if parts is None and name in ("dtype", "shape", "ndim", "aval", "astype"):  # as jnp.sin(u) asks
+            self._not_a_number()
         if parts is None:
             written = ["value", *self._names, *("".join(pair) for pair in combinations_with_replacement(self._names, 2))]
             raise ValueError(
@@ -158,7 +160,12 @@ class Equation:
         """The residual at one point: (rows,). `found` supplies a derivative of a field, `numbers` are the parameters."""
         u = [Unknown(self.names, partial(found, i), name) for i, name in enumerate(self.fields)]
         point = Coordinates(self.names, row, dict(zip(self.parameters, numbers, strict=True)))
-        return numbers_of(self.residual(point, *u), "the residual", several=True)
+        try:
+            return numbers_of(self.residual(point, *u), "the residual", several=True)
+        except TypeError as error:
+            if Unknown.__qualname__ in str(error):  # what jnp.sin(u) says
+                u[0]._not_a_number()
+            raise
 
     def _at(self, row, v, numbers=None):
         """The residual at one point, with v (derivatives in `keys`, fields) for them: (rows,)."""

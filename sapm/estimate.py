@@ -24,6 +24,8 @@ FEATURES, SCALES = 1200, (1.0, 2.0, 4.0, 8.0)  # how many, and the standard devi
 CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
 
+NEARLY = 0.8  # of the residual: where a correction accounts for less, it is said that the error may be larger
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -47,7 +49,7 @@ class Estimate:
             f"Error estimate {self.error:.1e} (relative): at {self.points} points{other} a correction of that size accounts "
             f"for {share}"
         )
-        said += "; the true error may well be larger." if self.explained < 0.5 else "."
+        said += "; the true error may well be larger." if self.explained < NEARLY else "."
         if self.apart is not None:
             said += f" The next best seed is {self.apart:.1e} away"
             said += ": the seeds have found different answers; do not trust any without more points or a larger network." * (

@@ -17,13 +17,15 @@ from sapm.solver import execute
 
 ITERATIONS, PATIENCE = 1000, 200
 SMALL = 20  # fewer samples than this: none is set aside for validation
+ALPHAS, ALPHA = (1e-1, 1e-2, 3e-3, 1e-3, 1e-4), 3e-3  # penalties that are tried, and the one where nothing is set aside
+NEAR = 1.25  # times the smallest error on what is set aside: the largest penalty up to there is taken
 
 
 class SAPMRegressor(RegressorMixin, BaseEstimator):
     """A deep network that needs no tuning: inputs and targets are scaled inside, and there is no learning rate.
 
-    Minimises mean square error (of scaled targets) + alpha · Σ_l ‖W_l‖². method="auto" starts with sweeps on the separated layers
-    (model="sapm" or "pm"), then minimises that loss itself by L-BFGS; other methods and models are those of `sapm.solve`.
+    Minimises mean square error (of scaled targets) + alpha · Σ_l ‖W_l‖². method="auto" does so by L-BFGS where data are set
+    aside; other methods and models are those of `sapm.solve`.
 
     Parameters
     ----------
@@ -32,7 +34,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     max_iter : iterations at most (default 1000).
     n_init : networks trained side by side from different starts; the best on the validation part (else by loss) is kept.
     random_state : seed of the starts and of the validation split.
-    alpha : ℓ² penalty; 0 interpolates.
+    alpha : ℓ² penalty; 0 interpolates. By default the largest of five whose error on the part set aside is near the smallest
+        (`alpha_` says which); without such a part 0.003.
     early_stopping : set a part of the data aside, stop when the error there has not fallen for 200 iterations, and keep the best
         network. Not done with fewer than 20 samples.
     validation_fraction : that part.
@@ -52,7 +55,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         n_init=1,
         random_state=0,
         *,
-        alpha=1e-2,
+        alpha=None,
         early_stopping=True,
         validation_fraction=0.1,
         scale=True,
@@ -75,8 +78,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         self.options = options
 
     def fit(self, X, y):
-        if not 0 <= number(self.alpha) < np.inf:
-            raise ValueError(f"alpha={brief(self.alpha)} must be a non-negative, finite number.")
+        if self.alpha is not None and not 0 <= number(self.alpha) < np.inf:
+            raise ValueError(f"alpha={brief(self.alpha)} must be a non-negative, finite number, or None.")
         unmasked("X", X)
         unmasked("y", y)
         try:
@@ -101,6 +104,24 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             validation = (X_held, Y_held)
         names = [f"x{i}" for i in range(1, X.shape[1] + 1)]
         problem = Regression(X, Y, validation=validation, names=names)
+        given = ALPHAS if validation is not None else (ALPHA,)
+        found = {
+            alpha: self._trained(problem, alpha, int(draw[1]), networks)
+            for alpha in (given if self.alpha is None else [self.alpha])
+        }
+        errors = {a: _held(result) if validation is not None else 0.0 for a, result in found.items()}
+        near = [a for a in found if errors[a] <= NEAR * min(errors.values())]
+        self.alpha_ = max(near, default=next(iter(found)))
+        self.result_ = found[self.alpha_]
+        run = self.result_.run
+        self.certificate_ = self.result_.certificate
+        self.n_iter_ = int(run.history["iteration"][run.best, -1])
+        self.loss_curve_ = run.history["loss"][run.best].tolist()
+        if validation is not None:
+            self.validation_curve_ = run.history["validation_loss"][run.best].tolist()
+        return self
+
+    def _trained(self, problem: Regression, alpha: float, key: int, networks: list | None):
         config, sigma = plan(
             problem,
             self.depth,
@@ -110,19 +131,11 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             method=self.method,
             max_iter=ITERATIONS if self.max_iter is None else self.max_iter,
             seeds=self.n_init,
-            key=int(draw[1]),
-            options={"l2": self.alpha, "patience": PATIENCE, "scale": False} | (self.options or {}),
+            key=key,
+            options={"l2": alpha, "patience": PATIENCE, "scale": False} | (self.options or {}),
             in_memory=True,
         )
-        samples = pad(problem.samples(), _rows, _columns)
-        self.result_ = execute(problem, samples, config, sigma, progress=False, networks=networks)
-        run = self.result_.run
-        self.certificate_ = self.result_.certificate
-        self.n_iter_ = int(run.history["iteration"][run.best, -1])
-        self.loss_curve_ = run.history["loss"][run.best].tolist()
-        if validation is not None:
-            self.validation_curve_ = run.history["validation_loss"][run.best].tolist()
-        return self
+        return execute(problem, pad(problem.samples(), _rows, _columns), config, sigma, progress=False, networks=networks)
 
     def _previous(self, inputs: int, outputs: int) -> list:
         """The weights to start from again."""
@@ -154,6 +167,11 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
         return tags
+
+
+def _held(result) -> float:
+    """The error of the best network on what was set aside."""
+    return float(result.run.final("validation_loss")[result.run.best])
 
 
 def _scaling(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,14 @@ R = TypeVar("R")
 
 LONGEST = 100  # characters of a user's text that a sentence repeats
 RATES = ("lr", "learning_rate", "step_size", "eta")
+ELSEWHERE = {  # names of other packages
+    **dict.fromkeys(("epochs", "iterations", "n_iter", "steps", "num_steps", "maxiter"), "max_iter"),
+    **dict.fromkeys(("layers", "n_layers", "num_layers"), "depth"),
+    **dict.fromkeys(("hidden", "units", "neurons", "hidden_layer_sizes"), "width"),
+    **dict.fromkeys(("seed", "random_state"), "seeds"),
+    **dict.fromkeys(("verbose", "display_every"), "progress"),
+    **dict.fromkeys(("loss_weights", "boundary_weight"), "mu"),
+}
 NO_RATE = " No learning rate has to be chosen; method='adam' and 'gd' have one: options={'learning_rate': …}."
 LEAST, MOST = 1e-50, 1e50  # the size of data and domains: their squares, and the squares of these, are still numbers
 
@@ -34,7 +42,8 @@ def by_name(function: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **given: P.kwargs) -> R:
         for name in given:
             if name not in known:
-                hint = NO_RATE if name in RATES else nearest(name, known)
+                meant = nearest(name, known) if name not in ELSEWHERE else f" It is called {ELSEWHERE[name]!r} here."
+                hint = NO_RATE if name in RATES else meant
                 raise TypeError(f"sapm.{function.__name__} has no setting {name!r}.{hint}")
         return function(*args, **given)
 

@@ -111,7 +111,7 @@ class PDE:
                             raise ValueError(
                                 f"two conditions are on {face} and speak against each other: at "
                                 f"{place(self.domain.names, x[worst])} {type(one).__name__} says {a[worst]:.6g} and "
-                                f"{type(other).__name__} {b[worst]:.6g}; leave one out, or name their faces: faces=[{face!r}]."
+                                f"{type(other).__name__} {b[worst]:.6g}; leave one out, or say by faces= where each holds."
                             )
 
     @float64
@@ -174,11 +174,24 @@ class PDE:
         round_and_round = {names[i] for c in self.conditions if isinstance(c, Periodic) for i in c.indices(self.domain)}
         bent = [name for name in names if (name, name) in keys and name != "t" and name not in round_and_round]
         met = {face for c in self.stated for face in self.faces(c)}
-        for face in self.domain.faces:
-            of = stem(face)[:-1]
-            if face not in met and of != "t" and (of in bent or (bent and of not in names)):
-                by = called((of, of) if of in bent else (bent[0], bent[0]))
-                return f"the problem may not be well posed: it contains {by}, and no condition is on {face}; add one there."
+        open_ = [
+            f
+            for f in self.domain.faces
+            if f not in met and (of := stem(f)[:-1]) != "t" and (of in bent or (bent and of not in names))
+        ]
+        if open_:
+            of = stem(open_[0])[:-1]
+            by = called((of, of) if of in bent else (bent[0], bent[0]))
+            return (
+                f"the problem may not be well posed: it contains {by}, and no condition is on {', '.join(open_)}; add one there."
+            )
+        slopes = {face for c in self.stated if c.about != "value" for face in self.faces(c)}
+        values = {face for c in self.stated if c.about == "value" for face in self.faces(c)}
+        if self.equation.parameters and not slopes & values and "t+" not in covered:
+            wanted = ", ".join(self.equation.parameters)
+            return (
+                f"nothing may determine {wanted}: no value of u is known beyond what the equation needs; add sapm.Observed(x, u)."
+            )
         return ""
 
     @property

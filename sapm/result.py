@@ -371,5 +371,7 @@ def best_of(path: str | Path, activation_given=None) -> Solution:
 
 
 def load(path: str | Path, problem=None, activation=None) -> Result:
-    """Read what `result.save` wrote. `problem`: needed again only for what uses its code, such as `reference_error`."""
-    return from_file(path, problem, activation)
+    """Read what `result.save` wrote, or the folder of a run that has ended. `problem`: needed again only for what uses its code,
+    such as `reference_error`, and for nonlinear PDEs."""
+    within = Path(path) / "model.sapm"
+    return from_file(within if within.is_file() else path, problem, activation)

@@ -97,10 +97,11 @@ def test_tutorials_have_one_figure_one_budget_and_a_next_step():
 def test_what_the_tutorials_suggest_can_be_stated():
     """The equations under "Try next", in single precision outside and without a warning."""
     still, start = sapm.Dirichlet(lambda p: 0.0), sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x))
+    seen = sapm.Observed([[0.5, 0.5]], [0.2])
     square, strip = sapm.Box(x=(0, 1), y=(0, 1)), sapm.Box(t=(0, 1), x=(0, 1))
     sapm.PDE(strip, lambda p, u: u.t + u.value * u.x - 0.02 * u.xx, [sapm.Initial(start.g, hard=True), still])
     sapm.PDE(square, lambda p, u: u.xx + u.yy + 10.0, [sapm.Dirichlet(lambda p: 0.0, hard=True)], features=sapm.Fourier(16))
-    sapm.PDE(strip, lambda p, u: u.t - p.k * u.xx - p.s, [start, still], parameters={"k": 1.0, "s": 0.0})
+    sapm.PDE(strip, lambda p, u: u.t - p.k * u.xx - p.s, [start, still, seen], parameters={"k": 1.0, "s": 0.0})
     both = [sapm.Initial(start.g, of="u"), sapm.Dirichlet(lambda p: (0.0, 0.0))]
     third = sapm.PDE(strip, lambda p, u, v: (v.value - u.xx, u.t + v.x), both)
     assert third.equation.fields == ("u", "v")

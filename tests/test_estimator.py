@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import sapm
 from sapm import groups
-from sapm.estimator import SAPMRegressor
+from sapm.estimator import ALPHAS, SAPMRegressor
 
 
 @pytest.fixture(autouse=True)
@@ -170,3 +170,11 @@ def test_default_is_not_behind(capsys):
             scores = {m: cross_val_score(model, X, y, cv=folds).mean() for m, model in models.items()}
             print(f"\n{name}: " + ", ".join(f"{m} {score:.3f}" for m, score in scores.items()))
             assert scores["SAPM"] > max(scores.values()) - 0.02
+
+
+def test_an_even_function_is_learnt():
+    """Where a large penalty, or sweeps from a random start, end at the mean of the targets."""
+    x = np.random.default_rng(0).uniform(-2, 2, (100, 1))
+    model = SAPMRegressor(max_iter=150).fit(x, x[:, 0] ** 2)
+    assert model.score(x, x[:, 0] ** 2) > 0.9 and model.alpha_ in ALPHAS
+    assert SAPMRegressor(alpha=0.02, depth=2, max_iter=3).fit(x, x[:, 0]).alpha_ == 0.02

@@ -333,3 +333,16 @@ def test_more_points_where_networks_pass_between_them():
     assert len(far) == 12 and 20 < size < 40
     assert len(harder(problem, exact, [weights], tanh, 1, more=False)[0]) == 6
     assert len(harder(problem, off, [weights], tanh, 1)[0]) == 6
+
+
+def test_numbers_that_nothing_determines_are_warned_of():
+    """An equation with its own conditions says nothing of a number in it; measured values, or a slope beside a value, do."""
+    start, still = sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)), sapm.Dirichlet(0)
+    stated = lambda *more: sapm.PDE(BOX, lambda p, u: u.t - p.k * u.xx, [start, still, *more], parameters={"k": 1.0})  # noqa: E731
+    with pytest.warns(UserWarning, match=r"nothing may determine k: .* add sapm.Observed"):
+        stated()
+    assert (
+        stated(sapm.Neumann(lambda p: 1.0, faces=["x-"])).ill_posed == "" == stated(sapm.Observed([[0.5, 0.5]], [0.2])).ill_posed
+    )
+    with pytest.raises(TypeError, match=r"u stands for a function; write u.value for its value"):
+        sapm.PDE(BOX, lambda p, u: u.t - jnp.sin(u), [start, still])
