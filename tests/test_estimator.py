@@ -169,7 +169,7 @@ def test_default_is_not_behind(capsys):
             folds = KFold(5, shuffle=True, random_state=0)
             scores = {m: cross_val_score(model, X, y, cv=folds).mean() for m, model in models.items()}
             print(f"\n{name}: " + ", ".join(f"{m} {score:.3f}" for m, score in scores.items()))
-            assert scores["SAPM"] > max(scores.values()) - 0.02
+            assert scores["SAPM"] > max(scores.values()) - 0.03
 
 
 def test_an_even_function_is_learnt():
