@@ -150,6 +150,15 @@ LONG = (  # tests and cases of tests that take many seconds, and whose like run 
     "test_equinox_activations_and_scan",
     "test_losses_weights_and_ridges[pm-pde-sin-2x4x4x4x4x1]",
     "test_descent_on_the_true_loss[adam]",
+    "test_every_peer_lowers_the_loss[scipy-least-squares]",
+    "test_a_cell_is_made_once",
+    "test_lifted_step_is_the_minimiser_over_all_variables[two outputs-pm]",
+    "test_descent_lowers_every_loss[lbfgs-ls]",
+    "test_sweeps[sapm-value-sin-3x3x3x3x3x3x3x3x3x3x3x3x3x3x3x2]",
+    "test_models_and_methods[pm-lbfgs-lbfgs]",
+    "test_own_activation",
+    "test_stationary_and_never_up[sapm-value-tanh-2x5x3x2]",
+    "test_ctrl_c_at_the_last_look",
 )
 
 

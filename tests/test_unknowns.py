@@ -272,6 +272,13 @@ def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
     assert sapm.load(tmp_path / "run" / "model.sapm", problem=problem).config["points"] is None
     resumed = sapm.resume(tmp_path / "run", max_iter=5, problem=problem, progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
+
+
+def test_ctrl_c_at_the_last_look(monkeypatch):
+    """Then the last network is handed back as it is."""
+    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + u.value**2 - 1, [sapm.Dirichlet(0)])
+    settings = TINY | {"points": 20, "boundary_points": 2, "options": {"resample": 2}}
+    whole = sapm.solve(problem, **settings, max_iter=5)
     looks = []
 
     def look(*given):
