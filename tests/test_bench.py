@@ -359,12 +359,12 @@ def test_command_line(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_ends_the_processes(tmp_path):
     command = [sys.executable, "-m", "sapm", "bench", "function_1d", "--methods", "auto", "--track", "B", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    while "compiling" not in process.stderr.readline():
-        assert process.poll() is None
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    time.sleep(1.0)
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait(30) == 130 and "goes on where it stood" in process.stderr.read()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "compiling" not in process.stderr.readline():
+            assert process.poll() is None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        time.sleep(1.0)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130 and "goes on where it stood" in process.stderr.read()
     assert children and not any(Path(f"/proc/{child}").exists() for child in children[-1:])
