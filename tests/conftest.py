@@ -159,6 +159,8 @@ LONG = (  # tests and cases of tests that take many seconds, and whose like run 
     "test_own_activation",
     "test_stationary_and_never_up[sapm-value-tanh-2x5x3x2]",
     "test_ctrl_c_at_the_last_look",
+    "test_more_points_and_a_file_of_them",
+    "test_starts[uniform]",
 )
 
 
