@@ -163,7 +163,7 @@ class Equation:
         try:
             return numbers_of(self.residual(point, *u), "the residual", several=True)
         except TypeError as error:
-            if Unknown.__qualname__ in str(error):  # what jnp.sin(u) says
+            if f"{Unknown.__module__}.{Unknown.__qualname__}" in str(error):  # what jnp.sin(u) says
                 u[0]._not_a_number()
             raise
 

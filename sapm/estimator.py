@@ -104,14 +104,11 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             validation = (X_held, Y_held)
         names = [f"x{i}" for i in range(1, X.shape[1] + 1)]
         problem = Regression(X, Y, validation=validation, names=names)
-        given = ALPHAS if validation is not None else (ALPHA,)
-        found = {
-            alpha: self._trained(problem, alpha, int(draw[1]), networks)
-            for alpha in (given if self.alpha is None else [self.alpha])
-        }
+        tried = (self.alpha,) if self.alpha is not None else ALPHAS if validation is not None else (ALPHA,)
+        found = {alpha: self._trained(problem, alpha, int(draw[1]), networks) for alpha in tried}
         errors = {a: _held(result) if validation is not None else 0.0 for a, result in found.items()}
         near = [a for a in found if errors[a] <= NEAR * min(errors.values())]
-        self.alpha_ = max(near, default=next(iter(found)))
+        self.alpha_ = max(near, default=tried[0])
         self.result_ = found[self.alpha_]
         run = self.result_.run
         self.certificate_ = self.result_.certificate

@@ -24,6 +24,7 @@ from sapm.names import brief
 from sapm.problem import PDE, PROBLEMS
 from sapm.regression import Regression, whole
 from sapm.resample import EVERY
+from sapm.summary import straight
 
 
 def plan(
@@ -138,8 +139,7 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
 def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
     """What is allowed, and probably not meant."""
     found = [problem.ill_posed] if getattr(problem, "ill_posed", "") else []
-    straight = config["model"] == "ls" or config["options"].get("lifted") == 0
-    if model == "pm" and straight and config["choice"] and not config.get("from_network"):
+    if model == "pm" and straight(config) and config["choice"] and not config.get("from_network"):
         own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
         found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
     if isinstance(problem, PDE) and sigma.name == "relu":

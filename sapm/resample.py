@@ -56,7 +56,9 @@ def harder(
     for weights in networks:
         network = network_of(samples, weights, sigma)
         here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
-        sizes.append(float(there.mean()) if np.isfinite(there).all() else np.inf)  # of squares: of a few points beside a kink
+        sizes.append(
+            float(there.mean()) if np.isfinite(there).all() else np.inf
+        )  # squares would be those of a few points
         if np.isfinite(there).all() and there.any():
             found += there / there.mean()
             worse.append(np.sqrt(np.mean(there**2)) / max(np.sqrt(np.mean(here**2)), 1e-300))
@@ -68,10 +70,8 @@ def harder(
         n = max(n, min(2 * n, ENOUGH * weights))
     many = min(int(SHARE * n), np.count_nonzero(found))
     drawn = np.random.default_rng(draw).choice(size, many, replace=False, p=found / found.sum())
-    first, tested = (
-        np.ascontiguousarray(domain.points(n - many + len(held))),
-        {row.tobytes() for row in np.ascontiguousarray(held)},
-    )
+    first = np.ascontiguousarray(domain.points(n - many + len(held)))
+    tested = {row.tobytes() for row in np.ascontiguousarray(held)}
     first = first[[row.tobytes() not in tested for row in first]][: n - many]
     return np.concatenate([first, pool[drawn]]), least
 
