@@ -56,9 +56,7 @@ def harder(
     for weights in networks:
         network = network_of(samples, weights, sigma)
         here, there = np.asarray(_sizes(network, samples.terms[0])), np.asarray(_sizes(network, term))
-        sizes.append(
-            float(there.mean()) if np.isfinite(there).all() else np.inf
-        )  # squares would be those of a few points
+        sizes.append(float(there.mean()) if np.isfinite(there).all() else np.inf)  # squares would be those of a few points
         if np.isfinite(there).all() and there.any():
             found += there / there.mean()
             worse.append(np.sqrt(np.mean(there**2)) / max(np.sqrt(np.mean(here**2)), 1e-300))
