@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,27 @@ def sentence(error: BaseException) -> str:
 
 
 @contextmanager
+def _heard():
+    """Say at once that a signal has come: Python acts on it only when what is being compiled or computed has ended."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        with ours:
+            while number := ours.recv(1):
+                if number[0] in (signal.SIGINT, signal.SIGTERM):
+                    print("\nsapm: stopping, when what is being computed has ended …", file=sys.stderr, flush=True)
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        theirs.close()
+
+
+@contextmanager
 def stoppable():
     """SIGTERM and SIGHUP act like Ctrl-C: what runs saves its state and ends. `code()` of what this yields is the exit code then:
     128 and the number of the first signal.
@@ -49,14 +71,16 @@ def stoppable():
 
     actions: list[tuple[str, Any, Any]] = [("SIGTERM", signal.SIG_DFL, stop), ("SIGHUP", signal.SIG_DFL, stop)]
     actions.append(("SIGINT", signal.SIG_IGN, lambda *_: None))
-    before = {}
+    before, told = {}, nullcontext()
     if threading.current_thread() is threading.main_thread():  # the only one that may set them
+        told = _heard() if sys.stderr.isatty() else told
         for name, usual, ours in actions:
             number = getattr(signal, name, None)  # not every system has them all
             if number is not None and signal.getsignal(number) == usual:
                 before[number] = signal.signal(number, ours)
     try:
-        yield lambda: 128 + (came[0] if came else signal.SIGINT)
+        with told:
+            yield lambda: 128 + (came[0] if came else signal.SIGINT)
     finally:
         for number, action in before.items():
             signal.signal(number, action)
@@ -179,7 +203,8 @@ def run_folders(path: Path) -> list[Path]:
     from sapm.store import inside, no_checkpoint
 
     if not path.is_dir():
-        raise FileNotFoundError(f"{path} does not exist; give the folder of a run (sapm run … --out FOLDER).")
+        what = "is a file" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"{path} {what}; give the folder of a run (sapm run … --out FOLDER).")
     if (path / "checkpoint").is_dir():
         return [path]
     found = sorted(p.parent for p in path.glob("*/checkpoint"))

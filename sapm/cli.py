@@ -103,13 +103,16 @@ def run(
     depth: Annotated[int | None, typer.Option(help="Layers.")] = None,
     width: Annotated[int | None, typer.Option(help="Units in a hidden layer.")] = None,
     seeds: Annotated[str, typer.Option(help="How many, or which with commas.")] = "10",
+    method: Annotated[
+        str | None, typer.Option(help="How it is trained: auto, gauss-newton, alternating, lbfgs, adam, gd.")
+    ] = None,
     max_iter: Annotated[int | None, typer.Option(help="Iterations at most.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="key=value: any other setting of sapm.solve, such as method=adam, points=2000, options.l2=1e-4.",
+            help="key=value: any other setting of sapm.solve, such as points=2000, activation=tanh, options.l2=1e-4.",
         ),
     ] = None,
     out: Out = None,
@@ -124,6 +127,7 @@ def run(
     """Solve a problem and print a table; with --out, keep everything (and `sapm resume` continues it)."""
     wanted, count = parse_models(models), parse_seeds(seeds)
     given, used = parse_settings(settings), parse_devices(devices)
+    given |= {} if method is None else {"method": method}
     take_place(distributed, address, process, processes, out)
     stated, defaults, name = load_problem(problem)
     from sapm.devices import first_process
@@ -144,7 +148,7 @@ def run(
     if len(wanted) > 1:
         plans = [plan(stated, **chosen, model=model)[0] for model in wanted]  # refuses what cannot be run, before any is
         if first_process() and all(straight(config) and config["choice"] for config in plans):
-            own = "" if getattr(stated, "joint", "") else "; to compare them give --set method=gauss-newton"
+            own = "" if getattr(stated, "joint", "") else "; to compare them give --method gauss-newton"
             alike = "all these models are trained on the true loss here, alike, since that is what method='auto' stands for"
             warnings.warn(f"{alike}{own}.", stacklevel=1)
     if out is not None and len(wanted) > 1:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
 
+from sapm.domain import Box
 from sapm.names import brief, nearest, number
 from sapm.pointwise import evaluate, function_of_point, place, table
 from sapm.shapes import Domain, stem
@@ -295,3 +297,36 @@ class Periodic:
                     f"Periodic({brief(name)}) needs a coordinate with two ends, {name}- and {name}+; use a Box for it."
                 )
         return tuple(domain.names.index(name) for name in self.coordinates)
+
+
+def corners(problem: Any) -> str:
+    """A sentence where the conditions of two faces of a box give u different values where the faces meet; "" if none do.
+
+    No smooth function has both, and near such a corner no network does.
+    """
+    domain = problem.domain
+    if not isinstance(domain, Box) or len(domain.names) < 2:
+        return ""
+    values = [c for c in problem.stated if c.about == "value" and np.ndim(c.points) == 0 and not c.inflow_only]
+    for (one, face), (two, side) in combinations([(c, face) for c in values for face in problem.faces(c)], 2):
+        across = side[:-1]
+        if face[:-1] == across:
+            continue
+        first, second = one.meant(problem.fields), two.meant(problem.fields)
+        wide = (
+            one.datum(domain, domain.face_points(face, 8), len(first)),
+            two.datum(domain, domain.face_points(side, 8), len(second)),
+        )
+        x = domain.face_points(face, 8)
+        x[:, domain.names.index(across)] = domain.bounds[across][side[-1] == "+"]
+        a, b = one.datum(domain, x, len(first)), two.datum(domain, x, len(second))
+        for k in set(first) & set(second):
+            said, other = a[:, first.index(k)], b[:, second.index(k)]
+            apart = np.abs(said - other)
+            if apart.max() > 1e-3 * max(np.abs(values).max() for values in (said, other, *wide)):
+                n = int(apart.argmax())
+                return (
+                    f"u jumps where {face} and {side} meet: at {place(domain.names, x[n])} {type(one).__name__} says "
+                    f"{said[n]:.3g} and {type(two).__name__} {other[n]:.3g}; no network does, so the error is large near there."
+                )
+    return ""

@@ -63,7 +63,7 @@ def rows_of(results: dict[str, Result]) -> list[dict]:
 def _cells(row: dict) -> list[str]:
     ratio = row["mean_squared_loss"] / row["loss"]
     share = row["largest_bound_ratio"]
-    bound = "same loss" if row["model"] == "ls" else "no theorem" if share is None else f"kept: {share:.0%} of it at most"
+    bound = "same loss" if row["model"] == "ls" else "no theorem" if share is None else f"holds: at most {share:.0%} of it"
     name, what, _ = METHODS[row["model"]]
     return [
         name,

@@ -57,7 +57,11 @@ class Box(Shape):
 
     bounds: Mapping[str, tuple[float, float]]
 
-    def __init__(self, **bounds: tuple[float, float]):
+    def __init__(self, *unnamed, **bounds: tuple[float, float]):
+        if unnamed:
+            raise TypeError(
+                f"Box got {brief(unnamed[0])} without a name; name every coordinate, such as Box(t=(0, 1), x=(-1, 1))."
+            )
         if not bounds:
             raise ValueError(
                 "Box() has no coordinates; name each with its lower and upper end, such as Box(t=(0, 1), x=(-1, 1))."

@@ -23,7 +23,7 @@ import numpy as np
 
 from sapm.domain import Coordinates
 from sapm.jet import float64
-from sapm.names import MOST, brief, nearest
+from sapm.names import MOST, brief, nearest, one_by_one, split
 from sapm.pointwise import NEEDS_NUMBERS, numbers_of, place
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
@@ -47,10 +47,8 @@ class Unknown:
     def d(self, *coordinates: str):
         for name in coordinates:
             if name not in self._names:
-                raise ValueError(
-                    f"{self._called}.d({name!r}) asks for a derivative along {brief(name)}; "
-                    f"this domain has {', '.join(self._names)}." + nearest(name, self._names)
-                )
+                asked = f"{self._called}.d({name!r}) asks for a derivative along {brief(name)}"
+                raise ValueError(f"{asked}; {one_by_one(name, self._names)}")
         return self._give(tuple(sorted(coordinates, key=self._names.index)))
 
     def __repr__(self) -> str:
@@ -66,7 +64,7 @@ class Unknown:
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
-        parts = _split(name, self._names)
+        parts = split(name, self._names)
         if parts is None and name in ("dtype", "shape", "ndim", "aval", "astype"):  # as jnp.sin(u) asks
             self._not_a_number()
         if parts is None:
@@ -76,16 +74,6 @@ class Unknown:
                 f'or {u}.d("{self._names[0]}") for derivatives.' + nearest(name, written)
             )
         return self.d(*parts)
-
-
-def _split(word: str, names: Sequence[str]) -> Key | None:
-    """A run of coordinate names as a tuple: "tx" → ("t", "x")."""
-    if not word:
-        return ()
-    for name in sorted(names, key=len, reverse=True):
-        if word.startswith(name) and (rest := _split(word[len(name) :], names)) is not None:
-            return (name, *rest)
-    return None
 
 
 def unknowns(residual: Callable) -> tuple[str, ...]:

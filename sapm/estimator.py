@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sapm.names import brief, number
+from sapm.checks import width
+from sapm.names import brief, by_name, number
 from sapm.plan import plan
 from sapm.pointwise import table, unmasked
 from sapm.regression import Regression
@@ -18,6 +21,7 @@ from sapm.solver import execute
 ITERATIONS, PATIENCE = 1000, 200
 SMALL = 20  # fewer samples than this: none is set aside for validation
 ALPHAS, ALPHA = (1e-1, 1e-2, 3e-3, 1e-3, 1e-4), 3e-3  # penalties that are tried, and the one where nothing is set aside
+GUESS = 0.95  # of the error that the mean of y has there: a network above it has learnt nothing
 NEAR = 1.25  # times the smallest error on what is set aside: the largest penalty up to there is taken
 
 
@@ -44,6 +48,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     options : more settings for the method, as in `sapm.solve`.
     """
 
+    @by_name
     def __init__(
         self,
         depth=6,
@@ -80,6 +85,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     def fit(self, X, y):
         if self.alpha is not None and not 0 <= number(self.alpha) < np.inf:
             raise ValueError(f"alpha={brief(self.alpha)} must be a non-negative, finite number, or None.")
+        if isinstance(self.options, dict) and "l2" in self.options:
+            raise ValueError("options has l2, which is called alpha here; give alpha=….")
         unmasked("X", X)
         unmasked("y", y)
         try:
@@ -105,11 +112,26 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         names = [f"x{i}" for i in range(1, X.shape[1] + 1)]
         problem = Regression(X, Y, validation=validation, names=names)
         tried = (self.alpha,) if self.alpha is not None else ALPHAS if validation is not None else (ALPHA,)
-        found = {alpha: self._trained(problem, alpha, int(draw[1]), networks) for alpha in tried}
+        found = {}
+        for alpha in tried:
+            result = self._trained(problem, alpha, int(draw[1]), networks)
+            cut = "interrupted" in result.run.status
+            if not cut or not found:
+                found[alpha] = result
+            if cut:
+                left = len(tried) - len(found) + (alpha in found)
+                warnings.warn(f"the fit was interrupted, {left} of {len(tried)} penalties before its end.", stacklevel=2)
+                break
         errors = {a: _held(result) if validation is not None else 0.0 for a, result in found.items()}
         near = [a for a in found if errors[a] <= NEAR * min(errors.values())]
-        self.alpha_ = max(near, default=tried[0])
+        self.alpha_ = max(near, default=next(iter(found)))
         self.result_ = found[self.alpha_]
+        if validation is not None and errors[self.alpha_] > GUESS * np.mean(np.sum(validation[1] ** 2, axis=1)):
+            warnings.warn(
+                "the network is no better than the mean of y on the part that was set aside: X may say nothing about y, or it "
+                "takes more samples, or another depth, width or activation.",
+                stacklevel=2,
+            )
         run = self.result_.run
         self.certificate_ = self.result_.certificate
         self.n_iter_ = int(run.history["iteration"][run.best, -1])
@@ -137,7 +159,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     def _previous(self, inputs: int, outputs: int) -> list:
         """The weights to start from again."""
         weights = [u.weights for u in self.result_.seeds]
-        hidden = [self.width] * (self.depth - 1) if isinstance(self.width, int) else list(self.width)
+        hidden = width(self.width, self.depth)
+        hidden = [hidden] * (self.depth - 1) if isinstance(hidden, int) else hidden
         if len(weights) != self.n_init or [inputs, *hidden, outputs] != [
             weights[0][0][0].shape[1],
             *(len(b) for _, b in weights[0]),

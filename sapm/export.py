@@ -241,5 +241,6 @@ def evaluate_csv(u: Any, path: Path) -> tuple[list[str], np.ndarray]:
         raise ValueError(
             f"{path}, line {lines[bad.argmax()]}: the network is not finite there; the point is far out of its range."
         )
-    outputs = ["u"] if values.shape[1] == 1 else list(u.fields) or [f"u{k}" for k in range(1, values.shape[1] + 1)]
+    single = "u" if "u" not in u.names else "output"
+    outputs = [single] if values.shape[1] == 1 else list(u.fields) or [f"u{k}" for k in range(1, values.shape[1] + 1)]
     return [*u.names, *outputs], np.concatenate([x, values], axis=1)

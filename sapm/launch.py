@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 HEARTBEAT = 30  # seconds without a sign of life after which a process on another machine is taken to be lost
 LOST, STOPPING = 1, 60.0  # the exit code of a run that lost a process; seconds granted to all of them to save and end
@@ -28,6 +28,7 @@ def join(address: str | None, process: int | None, processes: int | None) -> Non
     if processes is not None and process is not None and not 0 <= process < processes:
         raise ValueError(f"--process {process} is not one of {processes}; they are counted from 0 to {processes - 1}.")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    _batch()
     try:
         with _silent():
             jax.distributed.initialize(
@@ -42,6 +43,14 @@ def join(address: str | None, process: int | None, processes: int | None) -> Non
         ) from None
     if jax.process_index() > 0:  # the first one speaks for all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _batch() -> None:
+    """Be a batch job to Linux. On a core of its own, a process of the usual kind gets to each sum that it waits for only when
+    the turn of its other threads is over: measured, 3.8 ms for one of 100 numbers, in place of 0.1 ms."""
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 @contextmanager

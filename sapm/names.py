@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
@@ -20,10 +20,10 @@ ELSEWHERE = {  # names of other packages
     **dict.fromkeys(("epochs", "iterations", "n_iter", "steps", "num_steps", "maxiter"), "max_iter"),
     **dict.fromkeys(("layers", "n_layers", "num_layers"), "depth"),
     **dict.fromkeys(("hidden", "units", "neurons", "hidden_layer_sizes"), "width"),
-    **dict.fromkeys(("seed", "random_state"), "seeds"),
     **dict.fromkeys(("verbose", "display_every"), "progress"),
     **dict.fromkeys(("loss_weights", "boundary_weight"), "mu"),
 }
+SEED = ("seed", "random_state")
 NO_RATE = " No learning rate has to be chosen; method='adam' and 'gd' have one: options={'learning_rate': …}."
 LEAST, MOST = 1e-50, 1e50  # the size of data and domains: their squares, and the squares of these, are still numbers
 
@@ -34,17 +34,40 @@ def nearest(word, choices: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def split(word: str, names: Iterable[str]) -> tuple[str, ...] | None:
+    """A run of coordinate names as a tuple: "tx" → ("t", "x")."""
+    if not word:
+        return ()
+    for name in sorted(names, key=len, reverse=True):
+        if word.startswith(name) and (rest := split(word[len(name) :], names)) is not None:
+            return (name, *rest)
+    return None
+
+
+def one_by_one(word, names: Sequence[str]) -> str:
+    """What to write in place of a word that is no coordinate: "xx" is two."""
+    parts = split(word, names) if isinstance(word, str) and len(word) <= LONGEST else None
+    if parts:
+        return f"name them one by one: d({', '.join(map(repr, parts))})."
+    return f"there are {', '.join(names)}." + nearest(word, names)
+
+
 def by_name(function: Callable[P, R]) -> Callable[P, R]:
     """A sentence in place of Python's for a setting that is not there."""
-    known = list(signature(function).parameters)
+    known, called = list(signature(function).parameters), function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def wrapped(*args: P.args, **given: P.kwargs) -> R:
-        for name in given:
+        for name, value in given.items():
             if name not in known:
-                meant = nearest(name, known) if name not in ELSEWHERE else f" It is called {ELSEWHERE[name]!r} here."
-                hint = NO_RATE if name in RATES else meant
-                raise TypeError(f"sapm.{function.__name__} has no setting {name!r}.{hint}")
+                hint = nearest(name, known)
+                if ELSEWHERE.get(name) in known:
+                    hint = f" It is called {ELSEWHERE[name]!r} here."
+                elif name in SEED and "seeds" in known:
+                    hint = f" Give seeds=[{brief(value)}] for that one; a number alone says how many."
+                elif name in RATES:
+                    hint = NO_RATE if "options" in known else NO_RATE.partition(";")[0] + "."
+                raise TypeError(f"sapm.{called} has no setting {name!r}.{hint}")
         return function(*args, **given)
 
     return wrapped

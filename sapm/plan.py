@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sapm import checks
+from sapm.conditions import corners
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -136,12 +137,25 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
     return rows, interior * channels, [inputs, *inner, problem.outputs]
 
 
+def _time_by_another_name(problem: PDE) -> str:
+    names = problem.domain.names
+    time = next((name for name in names if name.lower() in ("t", "time", "tau")), "t")
+    if "t" in names or time == "t" or not any(getattr(c, "faces", ()) is None for c in problem.stated):
+        return ""
+    return (
+        f"time is the coordinate that is called t, and {time} is one like all others: conditions without faces= hold at its "
+        "upper end as well. Call it t, or name the faces."
+    )
+
+
 def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
     """What is allowed, and probably not meant."""
-    found = [problem.ill_posed] if getattr(problem, "ill_posed", "") else []
+    found = []  # what its conditions leave open, a problem says itself
     if model == "pm" and straight(config) and config["choice"] and not config.get("from_network"):
         own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
         found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
+    if isinstance(problem, PDE):
+        found += [said for said in (_time_by_another_name(problem), corners(problem)) if said]
     if isinstance(problem, PDE) and sigma.name == "relu":
         found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
     return found

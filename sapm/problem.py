@@ -185,14 +185,21 @@ class PDE:
             return (
                 f"the problem may not be well posed: it contains {by}, and no condition is on {', '.join(open_)}; add one there."
             )
-        slopes = {face for c in self.stated if c.about != "value" for face in self.faces(c)}
-        values = {face for c in self.stated if c.about == "value" for face in self.faces(c)}
-        if self.equation.parameters and not slopes & values and "t+" not in covered:
+        if self.equation.parameters and not self._more_than_needed(covered):
             wanted = ", ".join(self.equation.parameters)
             return (
                 f"nothing may determine {wanted}: no value of u is known beyond what the equation needs; add sapm.Observed(x, u)."
             )
         return ""
+
+    def _more_than_needed(self, covered: set[str]) -> bool:
+        """Whether faces have more data than the equation asks for, from which its parameters may follow."""
+        keys = self.equation.keys
+        pairs = [(c.about == "value", stem(f), i) for c in self.stated for f in self.faces(c) for i in c.meant(self.fields)]
+        slopes, values = ({(f, i) for value, f, i in pairs if value is wanted} for wanted in (False, True))
+        both = {face for face, _ in slopes & values} - ({"t-"} if ("t", "t") in keys else set())
+        once = [name for name in self.domain.names if max((key.count(name) for key in keys), default=0) == 1]
+        return bool(both) or "t+" in covered or any({f"{name}-", f"{name}+"} <= covered for name in once)
 
     @property
     def beyond(self) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from sapm import store
-from sapm.experiments import EXPERIMENTS, PAPER, Experiment, find, paper
+from sapm.experiments import EXPERIMENTS, PAPER, Experiment, paper
 from sapm.methods.build import choose
+from sapm.names import brief, nearest
 from sapm.objective import ROUNDING
 from sapm.result import Result
 from sapm.solver import resume, solve
@@ -87,8 +88,8 @@ def cells(experiment: Experiment, models: Sequence[str], sizes: Sequence[tuple[i
 def plan(names: Sequence[str], models: Sequence[str], sizes, quick: bool) -> dict:
     """What is to be run, checked, without repeats, as JSON."""
     for name in names:
-        if name != "all" and not find(name).in_paper:
-            raise ValueError(f"{name!r} is not in the paper; there are {', '.join(PAPER)} and all. See sapm run and sapm bench.")
+        if name not in (*PAPER, "all"):
+            raise ValueError(f"{brief(name)} is not in the paper; there are {', '.join(PAPER)} and all." + nearest(name, PAPER))
     names = list(PAPER) if "all" in names else list(dict.fromkeys(names))
     models, sizes = list(dict.fromkeys(models)), list(dict.fromkeys(tuple(size) for size in sizes or ()))
     for model in models:

@@ -16,6 +16,7 @@ from sapm.network import Network
 from sapm.problem import PDE
 from sapm.run import Run
 from sapm.samples import Samples, Weights, network_of
+from sapm.summary import LOST
 from sapm.term import Term
 from sapm.train import STOPPED, settled
 
@@ -23,7 +24,6 @@ EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
 POOLS = 16  # as many of these before the first comes again
 WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
-LOST = ("dropped", "non-finite")  # seeds that have no say
 KEPT = " Kept is the network of iteration"
 FAR, ENOUGH = 10.0, 3  # times as large, that more points are taken, up to so many for every weight
 EARLY = 1 / 3  # of the time for a run: later, more points and longer steps are not worth it
@@ -87,17 +87,26 @@ class Lowest:
     @staticmethod
     def before(run: Run | None, config: dict) -> Lowest:
         """Of a run that is continued."""
-        if run is None or "lowest" not in config:
+        if run is None or not config.get("lowest", np.inf) < np.inf:
             return Lowest()
         return Lowest(config["lowest"], run.states if run.kept is None else run.kept, int(run.chosen[0]), run.best)
 
     def seen(self, run: Run, size: float) -> Lowest:
         return Lowest(size, run.states, run.history["loss"].shape[1] - 1, run.best) if size < self.size else self
 
+    def unless_lost(self, run: Run) -> Lowest:
+        """Nothing, if that seed was lost since."""
+        return Lowest() if self.states is not None and run.status[self.seed] in LOST else self
+
+    def noted(self, config: dict) -> dict:
+        """The configuration of a file, from which `before` reads it."""
+        rest = {name: value for name, value in config.items() if name != "lowest"}
+        return rest if self.states is None else rest | {"lowest": self.size}
+
     def kept_by(self, run: Run) -> Run:
-        """The run, with these states to stand for it, unless that seed was lost since; the reasons say so."""
+        """The run, with these states to stand for it; the reasons say so."""
         last = run.history["loss"].shape[1] - 1
-        if self.states is None or self.record == last or run.status[self.seed] in LOST:
+        if self.states is None or self.record == last:
             return run
         at = int(run.history["iteration"][:, self.record].max())
         why = "which has" if len(run.seeds) == 1 else "where the best seed had"
@@ -134,7 +143,7 @@ def renewed(run: Run, method: Any) -> Run:
     stay as they are."""
     history = dict(run.history)
     history["iteration"] = history["iteration"].copy()
-    alive = np.array([status not in ("dropped", "non-finite") for status in run.status])
+    alive = np.array([status not in LOST for status in run.status])
     history["iteration"][alive, -1] = history["iteration"][:, -1].max()
     status = tuple("finished" if on else old for on, old in zip(alive, run.status, strict=True))
     reason = tuple("" if on else old for on, old in zip(alive, run.reason, strict=True))

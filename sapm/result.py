@@ -197,6 +197,10 @@ class Result:
     def report(self, path: str | Path) -> Path:
         """Write one self-contained HTML page with the table, the certificate and the figures."""
         path = Path(path)
+        if path.suffix not in (".html", ".htm"):
+            raise ValueError(
+                f"{path} is to be a web page; let its name end in .html, and print it from there to have another format."
+            )
         store.write_whole(path, report.page(self).encode())
         return path
 

@@ -16,7 +16,7 @@ from sapm.ansatz import Component
 from sapm.disk import OnDisk, on_disk
 from sapm.embedding import Embedding
 from sapm.jet import Activation, float64
-from sapm.names import brief, nearest
+from sapm.names import brief, nearest, one_by_one
 
 LARGEST = 2**16  # points evaluated in one go
 
@@ -95,7 +95,7 @@ class Solution:
             raise ValueError(f"d() needs a coordinate, such as d({self.names[0]!r}); there are {', '.join(self.names)}.")
         for name in coordinates:
             if name not in self.names:
-                raise ValueError(f"{name!r} is not a coordinate; there are {', '.join(self.names)}." + nearest(name, self.names))
+                raise ValueError(f"{name!r} is not a coordinate; {one_by_one(name, self.names)}")
         more = tuple(self.names.index(name) for name in coordinates)
         return replace(self, directions=self.directions + more)
 
@@ -111,8 +111,13 @@ class Solution:
 
         return to_onnx(self, path)
 
-    def __call__(self, points: Any = None, /, **coordinates):
+    def __call__(self, points: Any = None, /, *more: Any, **coordinates):
         d = len(self.names)
+        if more:
+            named = ", ".join(f"{name}=…" for name in self.names)
+            raise TypeError(
+                f"u got {1 + len(more)} arguments without names; write u({named}), or u(points) with a row per point."
+            )
         if not coordinates and on_disk(points) and (points.shape[1:] == (d,) or (d == 1 == len(points.shape))):
             values = self._numpy(OnDisk(points))  # read by rows
             return values[..., 0] if values.shape[-1] == 1 else values

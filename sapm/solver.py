@@ -18,10 +18,7 @@ from sapm import checks, store, stream
 from sapm.devices import agreed, anywhere, first_process, held_back, mesh_of
 from sapm.halving import rungs
 from sapm.jet import Activation
-from sapm.methods.build import (
-    build,
-    start_at,
-)
+from sapm.methods.build import affordable, build, start_at
 from sapm.names import brief, by_name
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
@@ -141,7 +138,7 @@ def execute(
     method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
-        first = int(previous.history["iteration"].max())
+        first = _done(previous)
         seconds = None if seconds is None else seconds + float(previous.history["seconds"].max())
     if folder is not None and previous is None:
         folder.begin(config, store.environment())
@@ -159,14 +156,19 @@ def execute(
         began, run = time.monotonic(), so_far()
         if files is not None:
             files.sync()
-        folder.save(folder.checkpoint, *to_file(lowest.kept_by(run), samples, config))  # type: ignore[union-attr]
+        least = lowest.unless_lost(run)
+        folder.save(folder.checkpoint, *to_file(least.kept_by(run), samples, least.noted(config)))  # type: ignore[union-attr]
         if files is not None:
             files.hold(run.states)
         now = time.monotonic()
         next_save = now + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (now - began))
 
+    latest: Callable[[], Run] | None = None
+
     def watch(moment: Moment):
+        nonlocal latest
         bar.show(moment)
+        latest = moment.run
         if folder is not None:
             if moment.recorded:
                 folder.append(line(moment))
@@ -200,27 +202,27 @@ def execute(
                 break
             due = every and at % every == 0 and config.get("drawn_at", 0) < at < config["max_iter"]
             if due and not isinstance(problem, PDE):
-                warnings.warn("the points stay as they are: to draw others the problem is needed; give problem=….", stacklevel=4)
+                how = "give problem=… (--problem …)"
+                warnings.warn(f"the points stay as they are: to draw others the problem is needed; {how}.", stacklevel=4)
                 due = every = 0
             if due and run is not None:
                 try:
                     solved = _by_rank(run, samples, config)
                     early = seconds is None or float(run.history["seconds"].max()) < EARLY * seconds
                     early = early and bool(problem.equation.nonlinear)  # shocks are of these; elsewhere it only took time
+                    early = early and _twice_is_little(problem, samples, config, method.widths)
                     x, size = harder(problem, samples, solved, sigma, at // every, bool(agreed(early)[0]))
                     fresh, seen = [*config.get("fresh", ()), size], lowest.seen(run, size)
-                    then, moved = config | {"lowest": seen.size}, (run, samples, method)
+                    then, moved = config | {"drawn_at": at, "fresh": fresh}, (run, samples, method)
                     if over := no_longer_falls(fresh):
                         why = f"the residual at fresh points no longer falls, after {at} iterations."
-                        then["over"], moved = True, (closed(run, "stalled", why), samples, method)
-                    else:
-                        then |= {"drawn_at": at, "fresh": fresh}
-                        if x is not None:
-                            held = samples.test.get("x", 0)
-                            new = problem.samples(x, config["boundary_points"], held, config["mu"])
-                            new, then["points"] = replace(new, kept=samples.scaling), None
-                            built = build(new, then, sigma)
-                            moved = renewed(run, built), new, built
+                        then, moved = config | {"over": True}, (closed(run, "stalled", why), samples, method)
+                    elif x is not None:
+                        held = samples.test.get("x", 0)
+                        new = problem.samples(x, config["boundary_points"], held, config["mu"])
+                        new, then["points"] = replace(new, kept=samples.scaling), None
+                        built = build(new, then, sigma)
+                        moved = renewed(run, built), new, built
                     (run, samples, method), lowest, config = moved, seen, then  # all or nothing, whenever Ctrl-C comes
                     if over:
                         break
@@ -248,28 +250,30 @@ def execute(
                     interrupted=asked,
                     rungs=own | rungs(count, options.get("survivors"), config["max_iter"]),
                 )
-            except KeyboardInterrupt:  # before it began, or when it was over
-                if run is None:
+            except KeyboardInterrupt:  # before it began, when it was over, or a second one
+                run = run if latest is None else latest()
+                if files is not None or run is None:
                     raise
-                run = closed(run, "interrupted", f"interrupted after {drawn} iterations.")
+                run = closed(run, "interrupted", f"interrupted after {_done(run)} iterations.")
                 break
+            latest, lowest = None, lowest.unless_lost(run)
             ended = {"out of time", "stopped", "interrupted"} & set(run.status) or set(run.status) <= set(LOST)
             if at >= config["max_iter"] or ended:
                 break
-    if lowest.states is not None and not isinstance(problem, PDE) and int(run.history["iteration"].max()) > first:
-        config.pop("lowest")  # nobody can say whether what came after is worse
-        lowest = Lowest()
+    if lowest.states is not None and not isinstance(problem, PDE) and _done(run) > first:
+        lowest = Lowest()  # nobody can say whether what came after is worse
+    last: Run = run  # type: ignore[assignment]
     if folder is not None:
-        last: Run = run  # type: ignore[assignment]
         keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
         try:
-            size = harder(problem, samples, _by_rank(run, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
-            lowest = lowest.seen(run, size)
-            config["lowest"] = lowest.size
+            size = harder(problem, samples, _by_rank(last, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
+            lowest = lowest.seen(last, size)
         except KeyboardInterrupt:  # the last network was not looked at
-            run = closed(run, "interrupted", f"interrupted after {at} iterations.")
-    run = lowest.kept_by(run)
+            last = closed(last, "interrupted", f"interrupted after {_done(last)} iterations.")
+        if folder is not None:
+            keep(lambda: last)
+    run, config = lowest.kept_by(last), lowest.noted(config)
     result = Result(run, samples, config, problem)
     if folder is not None:
         folder.write_history(lines(run))
@@ -277,6 +281,17 @@ def execute(
         row = {"best": run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
         folder.write_json("summary.json", row | {"seeds": result.table})
     return result
+
+
+def _done(run: Run) -> int:
+    return int(run.history["iteration"].max())
+
+
+def _twice_is_little(problem: PDE, samples: Samples, config: dict, widths: Sequence[int]) -> bool:
+    """Whether Gauss-Newton steps on twice as many points are still such as "auto" would take."""
+    equation, n = problem.equation, 2 * len(samples.terms[0].y)
+    rows = n * equation.rows + (config["boundary_points"] or 0) * len(problem.fields)
+    return affordable(rows, n * equation.channels * equation.rows, widths)
 
 
 def _so_far(moment: Moment, samples: Samples, config: dict, problem) -> Result:
@@ -328,7 +343,7 @@ def resume(
             raise ValueError(f"{file} has no history of {lacking[0]}, so it cannot be continued; sapm.load gives its networks.")
         config = before.config | {"max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds)}
         if max_iter is not None:
-            done = int(before.run.history["iteration"].max())
+            done = _done(before.run)
             config["max_iter"] = checks.budget(max_iter)
             if max_iter < done:
                 raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
@@ -336,7 +351,7 @@ def resume(
         checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
-            folder.reopen(config, store.environment(), int(before.run.history["iteration"].max()))
+            folder.reopen(config, store.environment(), _done(before.run))
             folder.write_history(lines(before.run))
         more: dict[str, Any] = {
             "folder": folder if path.is_dir() else None,

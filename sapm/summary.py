@@ -13,6 +13,7 @@ from sapm.run import Run
 from sapm.success import MANY
 
 ROWS = 20  # shown of a table with more
+LOST = ("dropped", "non-finite")  # seeds that have no say
 STARTS = {  # of the auxiliary variables, in words
     "uniform": "drawn from U(-1, 1)",
     "forward": "those of a forward pass",
@@ -68,7 +69,7 @@ def summary(result: Any) -> Summary:
     if "dropped" in result.run.status:
         caption += f"\n{halved(result.run)}"
     if result.best.parameters:
-        caption += "\nfound: " + ", ".join(f"{name} = {value:.6g}" for name, value in result.best.parameters.items()) + "."
+        caption += f"\nfound: {parameters(result)}."
     if result.samples.kind == "pde" and "y" not in result.samples.test:
         caption += f"\n{result.error_estimate()}"
     if getattr(result.problem, "ill_posed", ""):
@@ -90,6 +91,17 @@ def summary(result: Any) -> Summary:
         ]
         table.add_row(*cells, style="bold" if i == result.run.best else None)
     return table
+
+
+def parameters(result: Any) -> str:
+    """Those of the best seed, and how far those of the other seeds lie apart."""
+    others = [u.parameters for u, status in zip(result.seeds, result.run.status, strict=True) if status not in LOST]
+    found = []
+    for name, value in result.best.parameters.items():
+        each = [p[name] for p in others]
+        spread = f" ({len(each)} seeds: {min(each):.6g} to {max(each):.6g})" if len(each) > 1 else ""
+        found.append(f"{name} = {value:.6g}{spread}")
+    return ", ".join(found)
 
 
 def halved(run: Run) -> str:

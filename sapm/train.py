@@ -24,6 +24,7 @@ from sapm.run import Moment, Run
 from sapm.term import Term
 
 TURN = 0.5  # seconds that a compiled call may take: the progress shown and the budgets kept are that fine
+LARGE, LONG_TURN = 2**29, 4.0  # bytes of states that every call copies, which takes as long as a sweep: fewer and longer calls
 STOPPED = ("converged", "stalled", "dropped", "non-finite")  # seeds that do not go on when a run is continued
 
 
@@ -74,6 +75,7 @@ class Loop:
         self.bound = bound(self.whole.objective, method.sigma)[0]
         self.room, self.began = room(len(seeds), method.seed_bytes, self.together or layout is not None), time.perf_counter()
         self.now, self.marked = 0.0, (0, {})
+        self.turn = TURN if sum(x.nbytes for x in jax.tree.leaves(states)) < LARGE else LONG_TURN
         self.pace: float | None = None  # seconds per step of all seeds; unknown until the first call has been compiled
         count = len(seeds)
         self.groups = Groups((Group(np.arange(count), states, kept),), layout=layout)
@@ -195,7 +197,7 @@ class Loop:
         before = self.groups
         self.groups, self.current = self.stepped(steps, self.active)
         elapsed = time.perf_counter() - clock
-        self.pace = (elapsed if self.pace is not None else min(elapsed, TURN / 4)) / steps
+        self.pace = (elapsed if self.pace is not None else min(elapsed, self.turn / 4)) / steps
         broken = self.active & ~np.isfinite(self.current[0])
         for i in np.flatnonzero(broken).tolist():
             state, self.done[i], why = find_fault(self.method, before.state(i), int(self.done[i]), steps)
@@ -320,7 +322,7 @@ def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, wa
                 loop.close("out of time", f"the time was up ({seconds:g} s) after {at} iterations.")
                 break
             goal = min(loop.next_stop(at), iterations)
-            loop.advance(goal - at, min(TURN, left))
+            loop.advance(goal - at, min(loop.turn, left))
             if recorded := loop.iteration == goal or not loop.active.any():
                 loop.record()
                 if loop.active.any() and loop.on_grid(goal):
@@ -333,6 +335,9 @@ def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, wa
                     loop.regroup(goal)
             loop.mark()
             stop = show(loop.moment(recorded))
+        else:
+            if agreed(bool(stop))[0] and loop.active.any():
+                loop.close("stopped", f"stopped by the callback after {loop.iteration} iterations.")
     except KeyboardInterrupt:
         loop.go_back()
         loop.close("interrupted", f"interrupted after {loop.iteration} iterations.")

@@ -157,7 +157,12 @@ def test_models_alike_and_the_papers_budgets(monkeypatch):
         (["run", "transport_1d", "--width", "0", "--models", "ls,pm", "--out", "new"], "width=0 is too small"),
         (["resume", "nowhere"], "nowhere does not exist"),
         (["report", "."], "is not the folder of a run"),
-        (["reproduce", "nothing"], "is not a built-in problem"),
+        (
+            ["reproduce", "transport_2d"],
+            "is not in the paper; there are function_1d, function_10d, transport_1d, transport_3d and all. Did you",
+        ),
+        (["run", "transport_1d", "--method", "adm"], "Did you mean 'adam'"),
+        (["run", "nothing"], "is not a built-in problem"),
         (["reproduce", "transport_1d", "--sizes", "7,7"], "is not in the paper; there are transport_1d: 6,10"),
         (["reproduce", "transport_1d", "--sizes", "7"], "is not a pair; write depth,width"),
     ],

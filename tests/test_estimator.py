@@ -1,6 +1,7 @@
 """SAPMRegressor is a scikit-learn estimator, and no worse by default than the usual choices."""
 
 import pickle
+from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -139,6 +140,7 @@ def test_padding_changes_nothing():
         ({"activation": "tahn"}, "Did you mean 'tanh'"),
         ({"alpha": -1}, "alpha=-1 must be a non-negative"),
         ({"n_init": 0}, "seeds=0 is too small"),
+        ({"options": {"l2": 1e-4}}, "options has l2, which is called alpha here"),
         ({"model": "ls", "method": "alternating"}, "cannot train it"),
     ],
 )
@@ -178,3 +180,26 @@ def test_an_even_function_is_learnt():
     model = SAPMRegressor(depth=4, width=10, max_iter=100).fit(x, x[:, 0] ** 2)
     assert model.score(x, x[:, 0] ** 2) > 0.9 and model.alpha_ in ALPHAS
     assert SAPMRegressor(alpha=0.02, depth=2, max_iter=3).fit(x, x[:, 0]).alpha_ == 0.02
+
+
+def test_an_interrupt_ends_all_penalties(monkeypatch):
+    """One of them is enough to have a network; those that were cut short are not chosen beside one that was not."""
+    x = np.random.default_rng(0).uniform(-2, 2, (60, 1))
+    whole, calls = SAPMRegressor._trained, []
+
+    def trained(self, problem, alpha, *more):
+        result = whole(self, problem, alpha, *more)
+        calls.append(alpha)
+        return replace(result, run=replace(result.run, status=("interrupted",))) if len(calls) == 2 else result
+
+    monkeypatch.setattr(SAPMRegressor, "_trained", trained)
+    with pytest.warns(UserWarning, match="the fit was interrupted, 4 of 5 penalties before its end"):
+        model = SAPMRegressor(depth=2, width=np.int64(4), max_iter=20, warm_start=True).fit(x, x[:, 0])
+    assert calls == list(ALPHAS[:2]) and model.alpha_ == ALPHAS[0]
+    assert model.fit(x, x[:, 0]).score(x, x[:, 0]) > 0.9  # from there, with a width that is NumPy's
+
+
+def test_no_better_than_the_mean_is_said():
+    draw = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="no better than the mean of y on the part that was set aside"):
+        SAPMRegressor(depth=2, width=4, max_iter=20).fit(draw.normal(size=(200, 3)), draw.normal(size=200))

@@ -11,6 +11,8 @@ from scipy import stats
 
 import sapm
 from sapm.characteristics import reference
+from sapm.jet import tanh
+from sapm.plan import doubts, plan
 
 
 @pytest.fixture(autouse=True)
@@ -201,3 +203,14 @@ def test_conditions_that_agree_may_overlap():
     left, right = (np.array([[0.0, a], [0.0, b]]) for a, b in ((0.1, 0.2), (0.8, 0.9)))
     parts = [sapm.Initial(0, points=left), sapm.Initial(1, points=right)]
     sapm.PDE(box, lambda p, u: u.t - u.xx, [*parts, sapm.Dirichlet(0)])
+
+
+def test_corners_and_a_time_by_another_name_are_doubted():
+    box, heat = sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - u.xx
+    said = lambda problem: doubts(problem, tanh, plan(problem)[0], "sapm")  # noqa: E731
+    jumps = sapm.PDE(box, heat, [sapm.Initial(1), sapm.Dirichlet(0)])
+    assert [text.partition(":")[0] for text in said(jumps)] == ["u jumps where t- and x- meet"]
+    assert said(sapm.PDE(box, heat, [sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)), sapm.Dirichlet(0)])) == []
+    assert said(sapm.PDE(box, heat, [sapm.Initial(1), sapm.Neumann(0)])) == []
+    late = sapm.PDE(sapm.Box(T=(0, 1), x=(0, 1)), lambda p, u: u.T - u.xx, [sapm.Dirichlet(0)])
+    assert [text.partition(",")[0] for text in said(late)] == ["time is the coordinate that is called t"]

@@ -75,6 +75,17 @@ CASES = {
         "the datum of Dirichlet is nan; give a number or a function of one point",
     ),
     # settings that are not there
+    "a seed": (
+        lambda: solve(seed=42),
+        TypeError,
+        r"no setting 'seed'. Give seeds=\[42\] for that one",
+    ),
+    "what is not there": (lambda: sapm.resume("a", hidden=3), TypeError, "sapm.resume has no setting 'hidden'.$"),
+    "of an estimator": (
+        lambda: sapm.SAPMRegressor(n_layers=3),
+        TypeError,
+        "has no setting 'n_layers'. It is called 'depth'",
+    ),
     "a learning rate": (lambda: solve(lr=0.1), TypeError, r"sapm.solve has no setting 'lr'. No learning rate has to be chosen"),
     "a misspelt setting": (lambda: solve(widht=3), TypeError, r"sapm.solve has no setting 'widht'. Did you mean 'width'\?"),
     # domains
@@ -120,7 +131,9 @@ CASES = {
     # equations
     "unknown coordinate": (lambda: pde(lambda p, u: u.t - p.y * u.x), ValueError, "p.y is not a coordinate"),
     "unknown derivative": (lambda: pde(lambda p, u: u.t - u.vlaue), ValueError, "u.vlaue is not known; .* Did you mean 'value'"),
-    "unknown direction": (lambda: pde(lambda p, u: u.d("z")), ValueError, "a derivative along 'z'; this domain has t, x"),
+    "unknown direction": (lambda: pde(lambda p, u: u.d("z")), ValueError, "a derivative along 'z'; there are t, x"),
+    "two directions": (lambda: pde(lambda p, u: u.d("xx")), ValueError, r"name them one by one: d\('x', 'x'\)"),
+    "unnamed sides": (lambda: sapm.Box((0, 1), (0, 1)), TypeError, r"Box got \(0, 1\) without a name"),
     "no derivative": (lambda: pde(lambda p, u: p.x), ValueError, "uses no derivative of u"),
     "coefficient zero": (lambda: pde(lambda p, u: 0 * u.x), ValueError, "does not depend on u"),
     "only the value": (lambda: pde(lambda p, u: u.value - p.x), ValueError, "uses no derivative of u"),
@@ -317,6 +330,9 @@ def u():
         (lambda r: r.best(t="now", x=0), TypeError, "t='now' must hold real numbers"),
         (lambda r: r.best([[1, 2]], x=3), TypeError, "give either points"),
         (lambda r: r.best.d("y"), ValueError, "'y' is not a coordinate; there are t, x"),
+        (lambda r: r.best.d("tx"), ValueError, r"name them one by one: d\('t', 'x'\)"),
+        (lambda r: r.best(0.5, 0.5), TypeError, r"u got 2 arguments without names; write u\(t=…, x=…\)"),
+        (lambda r: r.report("a.pdf"), ValueError, "a.pdf is to be a web page; let its name end in .html"),
         (lambda r: r.best.d(), ValueError, "needs a coordinate"),
         (lambda r: r.plot("los"), ValueError, "Did you mean 'loss'"),
         (lambda r: r.plot("loss", seed=9), ValueError, r"seed=9 is not there; seeds\[0\] to seeds\[0\] are"),

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,18 @@ def test_every_signal_has_its_code():
             os.kill(os.getpid(), number)
             sum(range(10**6))
         assert code() == 128 + number
+
+
+def test_a_signal_is_answered_at_once(capsys, monkeypatch):
+    """On a terminal; not by the handler, which Python calls only when what is compiled or computed has ended."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with pytest.raises(KeyboardInterrupt), arguments.stoppable():
+        os.kill(os.getpid(), signal.SIGTERM)
+        sum(range(10**6))
+    said, end = "", time.monotonic() + 10
+    while not said.endswith("…\n") and time.monotonic() < end:
+        said += capsys.readouterr().err
+    assert said == "\nsapm: stopping, when what is being computed has ended …\n" and signal.set_wakeup_fd(-1) == -1
 
 
 def test_signals_are_held_back_and_remembered(monkeypatch):

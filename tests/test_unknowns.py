@@ -9,16 +9,13 @@ from scipy.stats import qmc
 from test_second_order import nested
 
 import sapm
-from sapm import resample
 from sapm.embedding import embedding_for
-from sapm.jet import Jet, tanh
+from sapm.jet import Jet
 from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.objective import Point, objective
 from sapm.pointwise import evaluate
-from sapm.resample import TIMES, Lowest, at_last, harder, no_longer_falls
 from sapm.result import relative_error
-from sapm.run import Run
 from sapm.shapes import halton
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
@@ -238,60 +235,6 @@ def test_hard_conditions_hold_and_the_error_is_estimated(tmp_path):
         result.best.to_torch()
 
 
-# ---------------------------------------------------------------- points drawn anew
-
-
-def test_points_are_drawn_where_the_residual_is_large(tmp_path):
-    """A layer near x = 1: half of the points move there; cut and continued, the run has the same numbers."""
-    exact = lambda p: jnp.tanh(100 * (p.x - 0.9))  # noqa: E731
-    second = jax.grad(jax.grad(lambda x: jnp.tanh(100 * (x - 0.9))))
-    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx - second(p.x), [sapm.Dirichlet(exact)], exact)
-    settings = TINY | {"points": 20, "boundary_points": 2, "activation": "tanh", "options": {"resample": 5}}
-    whole = sapm.solve(problem, **settings, max_iter=21)
-    x = np.asarray(whole.samples.terms[0].x.value)
-    assert np.mean(np.abs(x - 0.9) < 0.05) > 0.25 and whole.config["drawn_at"] == 20 and whole.config["points"] is None
-    sapm.solve(problem, **settings, max_iter=15, out=tmp_path / "run")
-    resumed = sapm.resume(tmp_path / "run", max_iter=21, problem=problem, progress=False)
-    assert np.array_equal(resumed.history["loss"], whole.history["loss"])
-    with pytest.warns(UserWarning, match="the points stay as they are"):
-        blind = sapm.resume(tmp_path / "run", max_iter=26, progress=False)
-    assert blind.table[0]["iterations"] == 26 and "lowest" not in blind.config  # nobody can say that it is worse
-
-
-def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
-    """Points that have become more: none is a test point, and the run can be read, continued and cut short with its problem."""
-    monkeypatch.setattr(resample, "WORSE", 0.0)
-    monkeypatch.setattr(resample, "FAR", 0.0)
-    monkeypatch.setattr(resample, "MOST", 30)  # fewer than are to be drawn in the end
-    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + u.value**2 - 1, [sapm.Dirichlet(0)])
-    settings = TINY | {"points": 20, "boundary_points": 2, "options": {"resample": 2}}
-    whole = sapm.solve(problem, **settings, max_iter=5)
-    x, held = (set(np.asarray(rows).ravel().tolist()) for rows in (whole.samples.terms[0].points, whole.samples.test["x"]))
-    assert len(x) == 80 and not x & held
-    sapm.solve(problem, **settings, max_iter=3, out=tmp_path / "run")
-    assert sapm.load(tmp_path / "run" / "model.sapm", problem=problem).config["points"] is None
-    resumed = sapm.resume(tmp_path / "run", max_iter=5, problem=problem, progress=False)
-    assert np.array_equal(resumed.history["loss"], whole.history["loss"])
-
-
-def test_ctrl_c_at_the_last_look(monkeypatch):
-    """Then the last network is handed back as it is."""
-    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + u.value**2 - 1, [sapm.Dirichlet(0)])
-    settings = TINY | {"points": 20, "boundary_points": 2, "options": {"resample": 2}}
-    whole = sapm.solve(problem, **settings, max_iter=5)
-    looks = []
-
-    def look(*given):
-        looks.append(given)
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-        return harder(*given)
-
-    monkeypatch.setattr("sapm.solver.harder", look)
-    cut = sapm.solve(problem, **settings, max_iter=5)
-    assert len(looks) == 3 and cut.run.status == ("interrupted",) and np.array_equal(cut.history["loss"], whole.history["loss"])
-
-
 def test_periodicity_alone_is_enough_and_gaps_are_named():
     steady = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.value - u.xx - jnp.sin(2 * jnp.pi * p.x), [sapm.Periodic("x")])
     assert len(steady.samples(10, 1, 0).terms) == 1 and steady.ill_posed == ""
@@ -307,41 +250,6 @@ def test_far_points_of_the_sequence():
     assert np.array_equal(halton(7, 3, 5000), x.random(7))
 
 
-def test_a_run_ends_when_nothing_falls():
-    assert no_longer_falls([1.0, 0.5, *[0.48] * TIMES]) and not no_longer_falls([1.0, 0.5, *[0.48] * (TIMES - 1), 0.4])
-    assert not no_longer_falls([1.0, *[2.0] * (TIMES - 1)])
-
-
-def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
-    """Whatever comes after it; a run that is continued knows it, also where it was the last."""
-    made = lambda n: {"loss": np.zeros((2, n)), "iteration": 15 * np.tile(np.arange(n), (2, 1))}  # noqa: E731
-    run = lambda n: Run(None, (0, 1), f"states {n}", made(n), ("stalled",) * 2, ("over.",) * 2, np.full(2, n - 1))  # noqa: E731
-    lowest = Lowest().seen(run(2), 0.5)
-    assert lowest.kept_by(run(2)).kept is None and lowest.kept_by(run(2)).reason == ("over.",) * 2
-    assert Lowest.before(lowest.kept_by(run(2)), {"lowest": 0.5}) == lowest
-    lowest = lowest.seen(run(3), 0.1).seen(run(4), 0.3)
-    kept = lowest.kept_by(run(5))
-    assert (kept.kept, kept.chosen.tolist(), kept.states) == ("states 3", [2, 2], "states 5")
-    assert (
-        kept.reason[1]
-        == "over. Kept is the network of iteration 30, where the best seed had the smallest residual at fresh points."
-    )
-    assert Lowest.before(kept, {"lowest": 0.1}) == lowest and lowest.kept_by(at_last(kept)).reason == kept.reason
-    assert at_last(kept).kept is None and at_last(kept).chosen.tolist() == [4, 4]
-
-
-def test_more_points_where_networks_pass_between_them():
-    """A network that is exact at its points and wrong elsewhere gets twice as many; one that is not keeps their number."""
-    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + 40.0 * jnp.sin(40 * p.x), [sapm.Dirichlet(lambda p: 0.0 * p.x)])
-    weights = [(np.zeros((3, 1)), np.zeros(3)), (np.zeros((1, 3)), np.zeros(1))]
-    wave = np.arange(1, 7) * np.pi / 40  # where the source is 0, so is the residual of u = 0
-    exact, off = (problem.samples(wave[:, None] + shift, 2, 0) for shift in (0, 0.008))
-    far, size = harder(problem, exact, [weights], tanh, 1)
-    assert len(far) == 12 and 20 < size < 40
-    assert len(harder(problem, exact, [weights], tanh, 1, more=False)[0]) == 6
-    assert len(harder(problem, off, [weights], tanh, 1)[0]) == 6
-
-
 def test_numbers_that_nothing_determines_are_warned_of():
     """An equation with its own conditions says nothing of a number in it; measured values, or a slope beside a value, do."""
     start, still = sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)), sapm.Dirichlet(0)
@@ -351,5 +259,15 @@ def test_numbers_that_nothing_determines_are_warned_of():
     assert (
         stated(sapm.Neumann(lambda p: 1.0, faces=["x-"])).ill_posed == "" == stated(sapm.Observed([[0.5, 0.5]], [0.2])).ill_posed
     )
+    wave = lambda *more: sapm.PDE(BOX, lambda p, u: u.tt - p.c * u.xx, [start, still, *more], parameters={"c": 1.0})  # noqa: E731
+    with pytest.warns(UserWarning, match="nothing may determine c"):  # a wave needs its velocity
+        wave(sapm.InitialVelocity(0))
+    bar = lambda p, u, v: (u.xx - p.c * v.value, v.xx - u.value)  # noqa: E731
+    with pytest.warns(UserWarning, match="nothing may determine c"):  # each has one condition
+        sapm.PDE(sapm.Box(x=(0, 1)), bar, [sapm.Dirichlet(0, of="u"), sapm.Neumann(1, of="v")], parameters={"c": 1.0})
+    grown = sapm.PDE(
+        sapm.Box(x=(0, 1)), lambda p, u: u.x - p.k * u.value, [sapm.Dirichlet(lambda p: 1 + p.x)], parameters={"k": 1.0}
+    )
+    assert grown.ill_posed == ""  # an end more than it takes
     with pytest.raises(TypeError, match=r"u stands for a function; write u.value for its value"):
         sapm.PDE(BOX, lambda p, u: u.t - jnp.sin(u), [start, still])

@@ -54,6 +54,12 @@ LONGEST = 2**63 - 1  # counts are whole numbers of the machine
 WHOLE = ("shared", "order", "polish_after")  # options that sweeps over chunks of samples do not have
 POLISH_AFTER = 20  # sweeps, where "auto" goes on with L-BFGS on the true loss
 LARGE, LARGE_GPU = 2e11, 4e12  # floating-point operations of a Gauss-Newton step: beyond, "auto" does something else
+MATRICES = {  # of the linear algebra, in words
+    "dense": "a step is solved from the Jacobian itself",
+    "primal": "a step is solved from a matrix of the weights",
+    "dual": "a step is solved from a matrix of the samples",
+    "free": "a step is solved by conjugate gradients",
+}
 LIFTED, LIFTED_BETA, LIFTED_DEPTH = 15, 10.0, 20  # steps on the penalty loss, β there, and up to which depth "auto" takes them
 
 
@@ -97,6 +103,15 @@ def check_equation(problem: PDE, sigma: Activation, model: str, method: str, opt
         )
 
 
+def affordable(rows: int, tangents: int, widths: Sequence[int]) -> bool:
+    """Whether a Gauss-Newton step is short enough for "auto" to take it."""
+    return _operations(rows, tangents, widths) <= (LARGE if jax.default_backend() == "cpu" else LARGE_GPU)
+
+
+def _operations(rows: int, tangents: int, widths: Sequence[int]) -> float:
+    return flops(rows, tangents, widths).get(choose_algebra(rows, tangents, widths), float("inf"))
+
+
 def automatic(
     model: str,
     kind: str,
@@ -115,16 +130,16 @@ def automatic(
     `from_network`: from a given network (`start_at`), where the lifted steps and the sweeps before a polish are skipped.
     """
     algebra = choose_algebra(rows, tangents, widths)
-    operations = flops(rows, tangents, widths).get(algebra, float("inf"))
-    if not held_out and operations <= (LARGE if jax.default_backend() == "cpu" else LARGE_GPU):
+    if not held_out and affordable(rows, tangents, widths):
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
         lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
-        size = f"{rows} samples, {count_weights(widths)} weights: {algebra} linear algebra"
+        size = f"{rows} samples, {count_weights(widths)} weights: {MATRICES[algebra]}"
         more = {"lifted": LIFTED if lifting else 0} | ({"resample": resample} if resample else {})
         anew = f"; where the residual is large, points are drawn anew every {resample} steps" if resample else ""
         return "gauss-newton", more, f"Gauss-Newton: {first}on the true loss{anew}; {size}. "
-    why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {operations:.0e} operations"
+    many = f"{_operations(rows, tangents, widths):.0e}"
+    why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {many} operations"
     if model == "ls" or not separable or held_out:  # sweeps before it collapse on even functions, with a penalty on most
         return "lbfgs", {}, f"L-BFGS on the true loss, since {why}. "
     if kind == "pde":
