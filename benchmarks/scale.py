@@ -33,7 +33,8 @@ def machine() -> str:
         return device.device_kind
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
-    return f"{len(os.sched_getaffinity(0))} cores, {model}"
+    pages = ", huge pages" if "hugetlb" in os.environ.get("GLIBC_TUNABLES", "") else ""
+    return f"{len(os.sched_getaffinity(0))} cores, {model}{pages}"
 
 
 def regression(n: int, d: int = 1):
