@@ -1,4 +1,4 @@
-"""Which start and polish suits regression: the table of docs/interface.md. Seeds 100 and 101; about six minutes on one core.
+"""Which start and polish suits regression: the table of docs/how-it-works.md. Seeds 100 and 101; about six minutes on one core.
 
 python benchmarks/starts.py
 """

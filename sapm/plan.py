@@ -94,7 +94,7 @@ def plan(
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
             beta = LIFTED_BETA
         if options.get("polish_after") is not None:
-            # Measured (docs/interface.md): sweeps alone, or polished from another start, end up to a thousand times higher.
+            # Measured (docs/how-it-works.md): sweeps alone, or polished from another start, end up to a thousand times higher.
             init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
     options = resolve_options(method, options, bool(choice))
     if options.get("resample") and not (kind == "pde" and (model == "ls" or options["lifted"] == 0)):

@@ -135,6 +135,7 @@ def execute(
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
     options, seconds, config = config["options"], config["max_seconds"], dict(config)
+    ended = config.pop("ended", np.inf)  # the residual elsewhere of the network that it had ended with
     method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
@@ -257,22 +258,24 @@ def execute(
                 run = closed(run, "interrupted", f"interrupted after {_done(run)} iterations.")
                 break
             latest, lowest = None, lowest.unless_lost(run)
-            ended = {"out of time", "stopped", "interrupted"} & set(run.status) or set(run.status) <= set(LOST)
-            if at >= config["max_iter"] or ended:
+            over = {"out of time", "stopped", "interrupted"} & set(run.status) or set(run.status) <= set(LOST)
+            if at >= config["max_iter"] or over:
                 break
-    if lowest.states is not None and not isinstance(problem, PDE) and _done(run) > first:
-        lowest = Lowest()  # nobody can say whether what came after is worse
+    if _done(run) > first:
+        ended = np.inf
+        lowest = lowest if isinstance(problem, PDE) else Lowest()  # nobody can say whether what came after is worse
     last: Run = run  # type: ignore[assignment]
     if folder is not None:
         keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
         try:
-            size = harder(problem, samples, _by_rank(last, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
-            lowest = lowest.seen(last, size)
+            ended = harder(problem, samples, _by_rank(last, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
         except KeyboardInterrupt:  # the last network was not looked at
             last = closed(last, "interrupted", f"interrupted after {_done(last)} iterations.")
         if folder is not None:
-            keep(lambda: last)
+            config |= {"ended": ended} if ended < np.inf else {}
+            keep(lambda: last)  # for a longer run, which would not have looked here, with the lowest of before
+    lowest = lowest.seen(last, ended) if lowest.states is not None else lowest
     run, config = lowest.kept_by(last), lowest.noted(config)
     result = Result(run, samples, config, problem)
     if folder is not None:

@@ -105,8 +105,8 @@ def _settings(config: dict, need: Callable) -> None:
         given = config.get(name, "missing")
         right = 0 < number(given) < np.inf if name in ("max_seconds", "mu") else _count(given)
         need(given is None or right, f"its {name} is {brief(given)}")
-    fresh, lowest = config.get("fresh", []), config.get("lowest")
-    right = isinstance(fresh, list) and all(isinstance(v, (int, float)) for v in [*fresh, lowest or 0.0])
+    fresh, other = config.get("fresh", []), [config.get(name) or 0.0 for name in ("lowest", "ended")]
+    right = isinstance(fresh, list) and all(isinstance(v, (int, float)) for v in [*fresh, *other])
     need(right, "its residuals at fresh points are not numbers")
     for name, count in (("alpha", config["depth"]), ("beta", config["depth"] - 1)):
         given = config.get(name)
