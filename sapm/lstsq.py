@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = 1e-280  # stands for zero where a quotient must exist; leaves room for small multiples of it
-SMALL = 64  # systems for which a GPU rather computes what it may not need than asks the host
+SMALL = 64  # systems for which a GPU rather computes or copies more than it needs than starts another kernel
 SEEDS = "seeds"  # the name of the vmapped axis that seeds run on
 
 
@@ -45,6 +45,8 @@ class Normal(eqx.Module):
 def rows(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array, bias: bool = False, room: bool = False) -> Normal:
     """The rows' normal equations; w is one weight for all rows or (n,). `bias`: for the features [z, 1]; `room`: for [z, 0]."""
     z, r = z.astype(float), r.astype(float)
+    if bias and _few_kernels(z.shape[1]):
+        return _at_once(jnp.pad(z, ((0, 0), (0, 1)), constant_values=1.0), r, w)
     wz = z if w.ndim == 0 else w[:, None] * z
     factor = w if w.ndim == 0 else 1.0
     normal = Normal(factor * (z.T @ wz), factor * (wz.T @ r))
@@ -57,6 +59,18 @@ def rows(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array, bias: bool 
         return normal
     gram = jnp.block([[normal.gram, edge[:, None]], [edge[None, :], ends[None, None]]])
     return Normal(gram, jnp.concatenate([normal.moment, last[None, :]]))
+
+
+def _few_kernels(m: int) -> bool:
+    """Whether the time goes into starting kernels: on a GPU, for systems of this size."""
+    return jax.default_backend() != "cpu" and m <= SMALL
+
+
+def _at_once(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array) -> Normal:
+    """The rows' normal equations by one product."""
+    weighted, factor = (z, w) if w.ndim == 0 else (w[:, None] * z, 1.0)
+    both = factor * (weighted.T @ jnp.concatenate([z, r], axis=1))
+    return Normal(both[:, : z.shape[1]], both[:, z.shape[1] :])
 
 
 def step(normal: Normal, ridge: Float[Array, " m"], current: Float[Array, "m out"]) -> Float[Array, "m out"]:
@@ -75,7 +89,7 @@ def step(normal: Normal, ridge: Float[Array, " m"], current: Float[Array, "m out
     unit, right = H * scale[:, None] * scale, -scale[:, None] * gradient
     factor = lambda shift: jnp.linalg.cholesky(unit + shift * jnp.eye(m))  # noqa: E731
     least, more = 8 * (m + 1) * EPS, 1e-8
-    if jax.default_backend() != "cpu" and m <= SMALL:
+    if _few_kernels(m):
         root, other = factor(jnp.array([least, more])[:, None, None])
         root = jnp.where(jnp.isnan(root[-1, -1]), other, root)
     else:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import relative
 
+from sapm import lstsq
 from sapm.lstsq import rows, shifted_solve, spectral_bound, step
 
 
@@ -159,3 +160,15 @@ def test_spectral_bound():
         true = np.linalg.norm(W, 2) ** 2
         assert true * (1 - 1e-12) <= float(spectral_bound(jnp.asarray(W.T @ W))) <= true * m ** (1 / 64) * (1 + 1e-9)
     assert float(spectral_bound(jnp.zeros((4, 4)))) == 0
+
+
+def test_one_product_gives_the_same_rows(monkeypatch):
+    """As on a GPU, where small systems are summed at once."""
+    rng = np.random.default_rng(0)
+    z, r, each = (jnp.asarray(rng.normal(size=shape)) for shape in ((30, 4), (30, 2), (30,)))
+    for w in (jnp.asarray(0.3), each**2):
+        apart = rows(z, r, w, bias=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(lstsq, "_few_kernels", lambda m: True)
+            at_once = rows(z, r, w, bias=True)
+        assert relative(at_once.gram, apart.gram) < 1e-14 and relative(at_once.moment, apart.moment) < 1e-14
