@@ -1,5 +1,6 @@
 """sapm: train deep networks on least-squares problems by self-adaptive weighted auxiliary variables."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ _HOME = {
     "Result": "result",
     "Solution": "solution",
     "Certificate": "objective",
+    "Progress": "solver",
     "SAPMRegressor": "estimator",
 }
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from sapm.result import Result as Result
     from sapm.result import load as load
     from sapm.solution import Solution as Solution
+    from sapm.solver import Progress as Progress
     from sapm.solver import resume as resume
     from sapm.solver import solve as solve
 
@@ -60,9 +63,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str):
     """Public names are loaded when first used, so that `import sapm` is quick."""
     if name not in _HOME:
-        from sapm.names import nearest
-
-        raise AttributeError(f"module 'sapm' has no attribute {name!r}." + nearest(name, _HOME))
+        raise AttributeError(f"module 'sapm' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     return getattr(import_module(f"sapm.{_HOME[name]}"), name)
 
 

@@ -156,14 +156,18 @@ def run(
             begin_series(out, problem, wanted, chosen)
         places = {model: out / model for model in wanted}
     more = {"progress": not quiet, "devices": used}
-    _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, **more), out, as_json)
+    code = problem if ":" in problem else None
+    _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, **more), out, as_json, code)
 
 
-def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, as_json: bool) -> None:
-    """Make each run and say what came out, up to one that is interrupted. Of several processes the first one does."""
+def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, as_json: bool, code: str | None) -> None:
+    """Make each run and say what came out, up to one that is interrupted. Of several processes the first one does.
+
+    `code`: what has to be given again to go on, if it is the user's.
+    """
     from sapm.devices import first_process
 
-    results = {}
+    results, again = {}, f"sapm resume {out}" + (f" --problem {code}" if code else "")
     for name, place in places.items():
         try:
             results[name] = make(name, place)
@@ -173,7 +177,7 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
                 results[name].report(place / "report.html")
         except (KeyboardInterrupt, OSError) as error:
             if out is not None and any(out.glob("**/checkpoint/latest.sapm")):
-                error.add_note(f"{CONTINUE}sapm resume {out}")
+                error.add_note(f"{CONTINUE}{again}")
             raise
         if "interrupted" in results[name].run.status:
             break
@@ -183,10 +187,9 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
     if out is not None and not as_json:
         show(f"kept in {out}", False)
     if INTERRUPTED in codes and out is not None and first_process():
-        print(f"sapm: interrupted; continue with: sapm resume {out}", file=sys.stderr)
-    code = next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0)
-    if code:
-        raise typer.Exit(code)
+        print(f"sapm: interrupted; {CONTINUE}{again}", file=sys.stderr)
+    if end := next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0):
+        raise typer.Exit(end)
 
 
 @app.command()
@@ -237,7 +240,7 @@ def resume(
             return continued(folder, max_iter, max_seconds, again, progress=not quiet, devices=used)
         return solve(again, **settings, model=model, out=folder, progress=not quiet, devices=used)
 
-    _each(places, make, path, as_json)
+    _each(places, make, path, as_json, problem if problem and ":" in problem else None)
 
 
 def _file(path: Path) -> Path:

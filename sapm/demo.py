@@ -63,7 +63,13 @@ def rows_of(results: dict[str, Result]) -> list[dict]:
 def _cells(row: dict) -> list[str]:
     ratio = row["mean_squared_loss"] / row["loss"]
     share = row["largest_bound_ratio"]
-    bound = "same loss" if row["model"] == "ls" else "no theorem" if share is None else f"holds: at most {share:.0%} of it"
+    bound = (
+        "same loss"
+        if row["model"] == "ls"
+        else "no theorem"
+        if share is None
+        else f"holds: the true loss is at most {share:.0%} of it"
+    )
     name, what, _ = METHODS[row["model"]]
     return [
         name,

@@ -211,6 +211,32 @@ def _heard(usual: Any, number: int, frame: Any) -> None:
 
 
 @contextmanager
+def whole():
+    """Ctrl-C and SIGTERM wait until what is compiled here is compiled; a second one does not. (JAX leaves a compilation that is
+    cut off to a thread, and a process that ends before that thread does crashes.)"""
+    came: list[tuple[int, Any]] = []
+    before: dict[int, Any] = {}
+
+    def later(number: int, frame: Any) -> None:
+        came.append((number, frame))
+        if len(came) > 1:
+            before[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, later)
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+    if came:
+        number, frame = came[0]
+        before[number](number, frame)
+
+
+@contextmanager
 def held_back():
     """With several processes, Ctrl-C and SIGTERM only raise a flag: `stop()` says whether. One that ended at once would leave
     the others waiting for its part of a sum."""

@@ -13,6 +13,12 @@ from scipy.special import gammaln, ndtri
 from sapm.names import LEAST, MOST, brief, nearest, number
 from sapm.shapes import Combination, Product, Shape, halton
 
+ARRAY = ("dtype", "shape", "ndim", "aval", "astype")  # what jnp.sin(p) asks for
+
+
+class NotANumber(ValueError):
+    """A point was taken for one."""
+
 
 class Coordinates:
     """One point with its coordinates by name (`p.x`, `p.t`) and all of them in order (`p.vector`); `more` numbers by name."""
@@ -20,9 +26,18 @@ class Coordinates:
     def __init__(self, names: Sequence[str], vector: Any, more: Mapping[str, Any] | None = None):
         self._names, self.vector, self._more = tuple(names), vector, more or {}
 
+    def _not_a_number(self, *_):
+        at = ", ".join(f"p.{name}" for name in self._names)
+        raise NotANumber(f"the function is called with a point p, not with a number; write {at} for its coordinates.")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _not_a_number
+    __neg__ = __abs__ = __float__ = __iter__ = __getitem__ = __array__ = __lt__ = __gt__ = __le__ = __ge__ = _not_a_number
+
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in ARRAY and name not in self._names:
+            self._not_a_number()
         if name in self._more:
             return self._more[name]
         if name not in self._names:

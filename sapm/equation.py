@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.domain import Coordinates
+from sapm.domain import ARRAY, Coordinates
 from sapm.jet import float64
 from sapm.names import MOST, brief, nearest, one_by_one, split
 from sapm.pointwise import NEEDS_NUMBERS, numbers_of, place
@@ -65,7 +65,7 @@ class Unknown:
         if name.startswith("__"):
             raise AttributeError(name)
         parts = split(name, self._names)
-        if parts is None and name in ("dtype", "shape", "ndim", "aval", "astype"):  # as jnp.sin(u) asks
+        if parts is None and name in ARRAY:
             self._not_a_number()
         if parts is None:
             written = ["value", *self._names, *("".join(pair) for pair in combinations_with_replacement(self._names, 2))]

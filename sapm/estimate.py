@@ -24,14 +24,17 @@ FEATURES, SCALES = 1200, (1.0, 2.0, 4.0, 8.0)  # how many, and the standard devi
 CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
 
-NEARLY = 0.8  # of the residual: where a correction accounts for less, it is said that the error may be larger
+WRONG = 0.3  # an estimate from there on is of no solution at all
+LESS, LITTLE = 0.6, 0.2  # of the residual: a correction that accounts for less says little of the error
+ALIKE, FAR = 1e4, 30.0  # times as large the loss of another seed may be, for its distance, in estimates, to say something
 
 
 @dataclass(frozen=True)
 class Estimate:
     """`error`: the relative ℓ² size of the correction. `explained`: how much of the residual, in square, it accounts for.
 
-    `apart`: the relative ℓ² distance to the next best seed, None if there is one seed only.
+    `apart`: the relative ℓ² distance to the next best seed, None if there is one seed only; `worse`: how many times as large its
+    loss is.
     """
 
     error: float
@@ -39,24 +42,37 @@ class Estimate:
     apart: float | None
     points: int
     finer: bool = True
+    worse: float = 1.0
 
     def __str__(self) -> str:
         if not np.isfinite(self.error):
             return "No error estimate: the network or its residual is not finite."
+        if self.error >= WRONG:
+            return (
+                f"Error estimate {self.error:.1e} (relative): THIS IS NO SOLUTION. Take more steps, points or seeds, a larger "
+                "network, conditions that are hard=True, or one interval of time after the other (docs/choosing.md)."
+            )
         other = " (not those trained on, and more of them)" if self.finer else ""
         share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
         said = (
             f"Error estimate {self.error:.1e} (relative): at {self.points} points{other} a correction of that size accounts "
             f"for {share}"
         )
-        said += "; the true error may well be larger." if self.explained < NEARLY else "."
-        if self.apart is not None:
-            said += f" The next best seed is {self.apart:.1e} away"
-            said += ": the seeds have found different answers; do not trust any without more points or a larger network." * (
-                self.apart > max(0.05, 30 * self.error)
-            )
-            said += "." * (not said.endswith("."))
-        return said
+        more = "ten" if self.explained < LITTLE else "several"
+        return f"{said}{f'; the true error may be {more} times as large' * (self.explained < LESS)}.{self._of_others()}"
+
+    def _of_others(self) -> str:
+        if self.apart is None:
+            return ""
+        if not self.worse <= ALIKE:
+            return f" The next best seed has {self.worse:.0e} times the loss, and is no witness."
+        said = f" The next best seed is {self.apart:.1e} away"
+        if self.apart <= FAR * self.error * max(1.0, np.sqrt(self.worse)):  # errors are like square roots of losses
+            return f"{said}."
+        return (
+            f"{said}, far more than that: either the equation and its conditions leave u open, or it has several solutions, or "
+            "there are too few points; do not trust any."
+        )
 
 
 def features(inputs: int, count: int) -> Dense:

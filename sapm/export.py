@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -236,6 +237,12 @@ def evaluate_csv(u: Any, path: Path) -> tuple[list[str], np.ndarray]:
         raise FileNotFoundError(f"{path} {what}; give a CSV file with the columns {', '.join(u.names)}.")
     lines, x = _points(path, u.names)
     values = u(x).reshape(len(x), -1)
+    outside = np.zeros(len(x), bool) if u.frame is None else (np.abs(x - u.frame[0]) > u.frame[1] * (1 + 1e-9)).any(1)
+    if outside.any():
+        where = f"the first in line {lines[outside.argmax()]}"
+        warnings.warn(
+            f"{outside.sum()} of {len(x)} points are outside of the domain ({where}); nothing is known of u there.", stacklevel=2
+        )
     bad = ~np.isfinite(values).all(1)
     if bad.any():
         raise ValueError(

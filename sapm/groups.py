@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sapm.devices import Layout
+from sapm.devices import Layout, whole
 from sapm.lstsq import SEEDS
 from sapm.methods.method import Method
 from sapm.objective import mean_square
@@ -171,7 +171,8 @@ def stepped(method: Method, groups: Groups, validation: Term | None, steps: int,
     """The groups after so many steps of the seeds that are on, and `current`, (quantities, seeds), with what is measured of
     them; the others stay as they are, and a group without any is not computed."""
     layout = groups.layout
-    called = [chunk(method, g.states, validation, steps, layout) if on[g.seeds].any() else None for g in groups.running]
+    with whole():
+        called = [chunk(method, g.states, validation, steps, layout) if on[g.seeds].any() else None for g in groups.running]
     current, running = current.copy(), []
     for group, call in zip(groups.running, called, strict=True):
         if call is None:

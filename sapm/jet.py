@@ -167,8 +167,8 @@ def activation(given: str | Activation | Callable[[Array], Array]) -> Activation
     if isinstance(given, str):
         if given not in ACTIVATIONS:
             raise ValueError(
-                f"activation={brief(given)} is not known; use one of {', '.join(ACTIVATIONS)}, or give a JAX function."
-                + nearest(given, ACTIVATIONS)
+                f"activation={brief(given)} is not known; use one of {', '.join(ACTIVATIONS)}, or give a JAX function"
+                + (f": jax.nn.{given}." if hasattr(jax.nn, given) else f".{nearest(given, ACTIVATIONS)}")
             )
         return ACTIVATIONS[given]
     if not callable(given):

@@ -137,6 +137,19 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
     return rows, interior * channels, [inputs, *inner, problem.outputs]
 
 
+def _leaving(problem: PDE) -> str:
+    """Where a first-order equation is told what it decides itself."""
+    for condition in problem.stated if problem.followed else ():
+        for face in problem.faces(condition) if condition.about == "value" and np.ndim(condition.points) == 0 else ():
+            x = problem.domain.face_points(face, 32)
+            if not condition.inflow_only and not problem.entering(face, x).any():
+                return (
+                    f"{type(condition).__name__} is on {face}, where characteristics leave the domain and u is what they bring; "
+                    "use sapm.Inflow, or faces= without it, unless it says the same."
+                )
+    return ""
+
+
 def _time_by_another_name(problem: PDE) -> str:
     names = problem.domain.names
     time = next((name for name in names if name.lower() in ("t", "time", "tau")), "t")
@@ -155,7 +168,7 @@ def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
         own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
         found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
     if isinstance(problem, PDE):
-        found += [said for said in (_time_by_another_name(problem), corners(problem)) if said]
+        found += [said for said in (_time_by_another_name(problem), corners(problem), _leaving(problem)) if said]
     if isinstance(problem, PDE) and sigma.name == "relu":
         found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
     return found

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.domain import Coordinates
+from sapm.domain import Coordinates, NotANumber
 from sapm.jet import float64
 from sapm.names import LEAST, MOST, brief
 
@@ -61,7 +61,10 @@ def evaluate(
     one = lambda row: numbers_of(function(Coordinates(names, row)), what, several)  # noqa: E731
     x = np.asarray(x, float)
     with np.errstate(all="ignore"):
-        one(x[0])  # outside JAX first, where a mistake is reported as it is
+        try:
+            one(x[0])  # outside JAX first, where a mistake is reported as it is
+        except NotANumber as error:
+            raise ValueError(str(error)) from None  # without what JAX adds
         try:
             values = np.asarray(jax.vmap(one)(jnp.asarray(x)))
         except NEEDS_NUMBERS:

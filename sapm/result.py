@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from sapm import report, store, stored
 from sapm.characteristics import reference
+from sapm.domain import domain_from
 from sapm.estimate import Estimate, estimated
 from sapm.halving import ranking
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
@@ -171,7 +172,9 @@ class Result:
             order = [j for j in self.run.ranking if j != i]
             x = samples.test.get("x")
             apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
-            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y), isinstance(self.problem, PDE))
+            loss = self.run.final("loss")
+            worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
+            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y), isinstance(self.problem, PDE), worse)
         return self._estimates[i]
 
     @cached_property
@@ -247,9 +250,9 @@ def solution(samples: Samples, weights: list[tuple[np.ndarray, np.ndarray]], sig
     m = samples.outputs - len(samples.parameters)
     numbers = dict(zip(samples.parameters, b_top[m:].tolist(), strict=False))
     fields = samples.fields if samples.kind == "pde" and m > 1 else ()
-    return Solution(
-        [*inner, (W_top[:m], b_top[:m])], samples.names, sigma, seed, (), samples.embedding, numbers, fields, samples.ansatz
-    )
+    frame = domain_from(samples.domain).frame if samples.domain else None
+    top = (W_top[:m], b_top[:m])
+    return Solution([*inner, top], samples.names, sigma, seed, (), samples.embedding, numbers, fields, samples.ansatz, frame)
 
 
 # ---------------------------------------------------------------- files

@@ -67,6 +67,7 @@ class Solution:
     parameters: dict[str, float] = field(default_factory=dict)
     fields: tuple[str, ...] = ()
     ansatz: Any = None
+    frame: tuple[np.ndarray, np.ndarray] | None = None  # center and half the width of the domain, where there is one
 
     def __getattr__(self, name: str):
         if name.startswith("_") or name not in self.fields:

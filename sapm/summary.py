@@ -99,9 +99,10 @@ def parameters(result: Any) -> str:
     found = []
     for name, value in result.best.parameters.items():
         each = [p[name] for p in others]
-        spread = f" ({len(each)} seeds: {min(each):.6g} to {max(each):.6g})" if len(each) > 1 else ""
+        spread = f" ({min(each):.6g} to {max(each):.6g})" if len(each) > 1 else ""
         found.append(f"{name} = {value:.6g}{spread}")
-    return ", ".join(found)
+    ranges = f"; in brackets, of {len(others)} seeds, which say nothing of noise in the data" if len(others) > 1 else ""
+    return ", ".join(found) + ranges
 
 
 def halved(run: Run) -> str:

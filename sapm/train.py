@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from sapm.devices import Layout, agreed, anywhere
+from sapm.devices import Layout, agreed, anywhere, whole
 from sapm.fault import find_fault
 from sapm.groups import Group, Groups, room, seated, stepped
 from sapm.halving import ranking
@@ -293,7 +293,8 @@ def train(
         given = {len(x) for x in jax.tree.leaves(initial)}
         if initial is not None and given != {len(numbers)}:
             raise ValueError(f"initial has states for {sorted(given)} seeds, and seeds asks for {len(numbers)}; make them equal.")
-        states = _start(method, keys_of(numbers, key)) if initial is None else settled(initial)
+        with whole():
+            states = _start(method, keys_of(numbers, key)) if initial is None else settled(initial)
     layout = None if mesh is None else Layout.of(method, len(numbers), mesh)
     loop = Loop(method, numbers, states, validation, previous, record_every, rungs or {}, layout)
     loop.began -= spent

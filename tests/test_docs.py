@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import typer.main
 
@@ -129,6 +130,17 @@ def test_the_first_examples_run(page, tmp_path, monkeypatch):
     assert "true loss" in printed.getvalue()
     written = {"transport.html", "transport.sapm"} if page.name == "README.md" else set()
     assert {path.name for path in tmp_path.iterdir()} == written
+
+
+def test_one_interval_of_time_after_the_other(monkeypatch):
+    """docs/choosing.md, as printed: logistic growth up to t = 10."""
+    solve = sapm.solve
+    monkeypatch.setattr(sapm, "solve", lambda problem, **given: solve(problem, **given | {"seeds": 1, "progress": False}))
+    (block,) = blocks(ROOT / "docs" / "choosing.md", "python")
+    names: dict = {}
+    exec(compile(block, "choosing.md", "exec"), names)
+    t = np.linspace(5, 10, 20)
+    assert np.abs(names["u"](t=t) - 1 / (1 + 99 * np.exp(-t))).max() < 1e-6
 
 
 def commands(page: Path) -> list[list[str]]:

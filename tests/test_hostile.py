@@ -253,6 +253,9 @@ def test_values_at_points(result, tmp_path):
     (tmp_path / "b.csv").write_text(export.written(head, rows))
     assert np.array_equal(export._points(tmp_path / "b.csv", head)[1], rows) and head == ['a,"b"', "u"]
     assert np.array_equal(rows[:, 1], result.best([0.1, 1 / 3]))
+    (tmp_path / "far.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [7.0], [-9.0]])))
+    with pytest.warns(UserWarning, match=r"2 of 3 points are outside of the domain \(the first in line 3\); nothing is known"):
+        export.evaluate_csv(replace(odd.best, frame=(np.zeros(1), np.ones(1))), tmp_path / "far.csv")
     os.mkfifo(tmp_path / "pipe")
     assert "is not a file on disk" in refused(lambda: export.evaluate_csv(odd.best, tmp_path / "pipe"))
     odd.save(tmp_path / "run" / "model.sapm")  # a folder without its checkpoint

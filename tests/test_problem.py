@@ -212,5 +212,10 @@ def test_corners_and_a_time_by_another_name_are_doubted():
     assert [text.partition(":")[0] for text in said(jumps)] == ["u jumps where t- and x- meet"]
     assert said(sapm.PDE(box, heat, [sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)), sapm.Dirichlet(0)])) == []
     assert said(sapm.PDE(box, heat, [sapm.Initial(1), sapm.Neumann(0)])) == []
+    flow = lambda *conditions: sapm.PDE(box, lambda p, u: u.t + u.x, [sapm.Initial(0), *conditions])  # noqa: E731
+    assert [text.partition(" and u")[0] for text in said(flow(sapm.Dirichlet(0)))] == [
+        "Dirichlet is on x+, where characteristics leave the domain"
+    ]
+    assert said(flow(sapm.Inflow(0))) == said(flow(sapm.Dirichlet(0, faces=["x-"]))) == []
     late = sapm.PDE(sapm.Box(T=(0, 1), x=(0, 1)), lambda p, u: u.T - u.xx, [sapm.Dirichlet(0)])
     assert [text.partition(",")[0] for text in said(late)] == ["time is the coordinate that is called t"]

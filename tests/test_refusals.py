@@ -132,6 +132,10 @@ CASES = {
     "unknown coordinate": (lambda: pde(lambda p, u: u.t - p.y * u.x), ValueError, "p.y is not a coordinate"),
     "unknown derivative": (lambda: pde(lambda p, u: u.t - u.vlaue), ValueError, "u.vlaue is not known; .* Did you mean 'value'"),
     "unknown direction": (lambda: pde(lambda p, u: u.d("z")), ValueError, "a derivative along 'z'; there are t, x"),
+    "a function of x": (lambda: pde(conditions=[sapm.Initial(jnp.sin)]), ValueError, "called with a point p, .* write p.t, p.x"),
+    "NumPy of x": (lambda: pde(conditions=[sapm.Initial(np.sin)]), ValueError, "called with a point p, not with a number"),
+    "a sum with x": (lambda: pde(conditions=[sapm.Initial(lambda x: 1 + x)]), ValueError, "called with a point p, not with a"),
+    "a popular activation": (lambda: solve(activation="gelu"), ValueError, "or give a JAX function: jax.nn.gelu."),
     "two directions": (lambda: pde(lambda p, u: u.d("xx")), ValueError, r"name them one by one: d\('x', 'x'\)"),
     "unnamed sides": (lambda: sapm.Box((0, 1), (0, 1)), TypeError, r"Box got \(0, 1\) without a name"),
     "no derivative": (lambda: pde(lambda p, u: p.x), ValueError, "uses no derivative of u"),
@@ -300,7 +304,7 @@ CASES = {
     "negative budget": (lambda: solve(max_iter=-1), ValueError, "max_iter=-1 is too small"),
     "callback": (lambda: solve(on_record=3), TypeError, "on_record=3 is not a function"),
     "resume what": (lambda: sapm.resume("nowhere"), FileNotFoundError, "nowhere does not exist; give the folder of a run"),
-    "public name": (lambda: sapm.sovle, AttributeError, "module 'sapm' has no attribute 'sovle'.* Did you mean 'solve'"),
+    "public name": (lambda: sapm.sovle, AttributeError, "module 'sapm' has no attribute 'sovle'"),
 }
 
 

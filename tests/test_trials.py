@@ -43,7 +43,8 @@ def test_terminated_killed_and_continued(tmp_path, monkeypatch):
         process.send(number)
         assert process.end() == code, process.errors
         if code == 143:
-            assert process.last == f"sapm: interrupted; continue with: sapm resume {out}" and "Traceback" not in process.errors
+            assert process.last.startswith(f"sapm: interrupted; continue with: sapm resume {out} --problem ")
+            assert process.last.endswith("stated.py:curve") and "Traceback" not in process.errors
             assert json.loads((out / "summary.json").read_text())["seeds"][0]["status"] == "interrupted"
     (out / "checkpoint" / ".latest.sapm.a1b2c3d4").write_text("cut off")
     sapm.resume(out, progress=False)
@@ -62,6 +63,20 @@ def test_every_signal_has_its_code():
             os.kill(os.getpid(), number)
             sum(range(10**6))
         assert code() == 128 + number
+
+
+def test_what_is_compiled_is_not_cut_off():
+    """A signal is acted on after it; a second one at once."""
+    done = []
+    with pytest.raises(KeyboardInterrupt), devices.whole():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest")
+    assert done == ["the rest"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), devices.whole():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.append("more")
+    assert done == ["the rest"]
 
 
 def test_a_signal_is_answered_at_once(capsys, monkeypatch):

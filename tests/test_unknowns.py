@@ -10,6 +10,7 @@ from test_second_order import nested
 
 import sapm
 from sapm.embedding import embedding_for
+from sapm.estimate import Estimate
 from sapm.jet import Jet
 from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
@@ -271,3 +272,12 @@ def test_numbers_that_nothing_determines_are_warned_of():
     assert grown.ill_posed == ""  # an end more than it takes
     with pytest.raises(TypeError, match=r"u stands for a function; write u.value for its value"):
         sapm.PDE(BOX, lambda p, u: u.t - jnp.sin(u), [start, still])
+
+
+def test_what_an_estimate_says():
+    said = lambda *given, **more: str(Estimate(*given, 1000, **more))  # noqa: E731
+    assert said(1e-6, 0.7, 2e-6).endswith("accounts for 70 % of the residual there. The next best seed is 2.0e-06 away.")
+    assert "the true error may be several times as large." in said(1e-6, 0.5, None) and "ten times" in said(1e-6, 0.1, None)
+    assert "THIS IS NO SOLUTION" in said(0.9, 1.0, 1e-9) and "No error estimate" in said(np.nan, 0.0, None)
+    assert "leave u open" in said(3.6e-5, 1.0, 3.1e-2, worse=10.0) and "leave u open" not in said(3.6e-5, 1.0, 3.1e-2, worse=5e3)
+    assert "has 1e+10 times the loss, and is no witness." in said(1e-9, 1.0, 1.0, worse=1e10)
