@@ -171,6 +171,8 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
     for name, place in places.items():
         try:
             results[name] = make(name, place)
+            if not as_json and sys.stderr.isatty() and results[name].samples.kind == "pde" and first_process():
+                print("estimating the error …", end="\r", file=sys.stderr, flush=True)
             if not as_json:
                 show(results[name].summary(), False)
             if place is not None and first_process():

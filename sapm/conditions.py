@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sapm.domain import Box
-from sapm.names import brief, nearest, number
+from sapm.names import brief, nearest, number, stated
 from sapm.pointwise import evaluate, function_of_point, place, table
 from sapm.shapes import Domain, stem
 
@@ -129,6 +129,7 @@ def _start(name: str, domain: Domain) -> tuple[str, ...]:
     return tuple(found)
 
 
+@stated
 @dataclass(frozen=True)
 class Initial(Condition):
     """u = g at the lower end of the coordinate t."""
@@ -137,6 +138,7 @@ class Initial(Condition):
         return _start("Initial", domain)
 
 
+@stated
 @dataclass(frozen=True)
 class InitialVelocity(Condition):
     """∂u/∂t = g at the lower end of the coordinate t."""
@@ -150,6 +152,7 @@ class InitialVelocity(Condition):
         return np.zeros(len(x)), -self.normal(domain, x)
 
 
+@stated
 @dataclass(frozen=True)
 class Inflow(Condition):
     """u = g where the characteristics enter: c·n < 0 on the faces of all coordinates but t."""
@@ -182,11 +185,13 @@ class OnFaces(Condition):
         return tuple(self.faces or _beside_time(domain))
 
 
+@stated
 @dataclass(frozen=True)
 class Dirichlet(OnFaces):
     """u = g on the named faces (default: those of all coordinates but t), whichever way characteristics cross them."""
 
 
+@stated
 @dataclass(frozen=True)
 class Neumann(OnFaces):
     """∂u/∂n = g, the derivative along the outward normal, on the named faces (default: those of all coordinates but t)."""
@@ -197,6 +202,7 @@ class Neumann(OnFaces):
         return np.zeros(len(x)), self.normal(domain, x)
 
 
+@stated
 @dataclass(frozen=True, init=False)
 class Robin(OnFaces):
     """a u + b ∂u/∂n = g on the named faces (default: those of all coordinates but t); a and b are numbers or functions of p."""
@@ -234,6 +240,7 @@ class Robin(OnFaces):
         return self._at(domain, "a", x), self._at(domain, "b", x)[:, None] * self.normal(domain, x)
 
 
+@stated
 @dataclass(frozen=True, init=False, eq=False)
 class Observed(Condition):
     """u is known at points anywhere in the domain: Observed(x, u), x (n, coordinates), u (n,) or a column for each function."""

@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=type)
+SEVERAL = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 LONGEST = 100  # characters of a user's text that a sentence repeats
 RATES = ("lr", "learning_rate", "step_size", "eta")
@@ -53,8 +55,10 @@ def one_by_one(word, names: Sequence[str]) -> str:
 
 
 def by_name(function: Callable[P, R]) -> Callable[P, R]:
-    """A sentence in place of Python's for a setting that is not there."""
-    known, called = list(signature(function).parameters), function.__qualname__.removesuffix(".__init__")
+    """A sentence in place of Python's for a setting that is not there, and for one that is missing."""
+    parameters, called = signature(function).parameters, function.__qualname__.removesuffix(".__init__")
+    known = [name for name in parameters if name != "self"]
+    needed = [name for name in known if parameters[name].default is Parameter.empty and parameters[name].kind not in SEVERAL]
 
     @wraps(function)
     def wrapped(*args: P.args, **given: P.kwargs) -> R:
@@ -68,9 +72,18 @@ def by_name(function: Callable[P, R]) -> Callable[P, R]:
                 elif name in RATES:
                     hint = NO_RATE if "options" in known else NO_RATE.partition(";")[0] + "."
                 raise TypeError(f"sapm.{called} has no setting {name!r}.{hint}")
+        places = [*parameters][: len(args)]
+        if missing := [name for name in needed if name not in places and name not in given]:
+            raise TypeError(f"sapm.{called} needs {' and '.join(missing)} too: {', '.join(f'{name}=…' for name in needed)}.")
         return function(*args, **given)
 
     return wrapped
+
+
+def stated(kind: C) -> C:
+    """A class whose settings are answered like those of a function."""
+    kind.__init__ = by_name(kind.__init__)  # type: ignore[misc]
+    return kind
 
 
 def number(value) -> float:

@@ -18,7 +18,7 @@ from sapm.conditions import Condition, Dirichlet, Initial, InitialVelocity, Neum
 from sapm.embedding import Embedding, Fourier, embedding_for
 from sapm.equation import Equation, called
 from sapm.jet import float64
-from sapm.names import brief, number
+from sapm.names import brief, number, stated
 from sapm.pointwise import NEEDS_NUMBERS, evaluate, function_of_point, place, table
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
@@ -26,6 +26,7 @@ from sapm.shapes import stem
 from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
 
 
+@stated
 @dataclass(frozen=True)
 class PDE:
     """residual(p, u) = 0 in the domain, with conditions on its boundary: first or second order, linear or not.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sapm.disk import NUMBERS, OnDisk, parts, rows_of, spool
-from sapm.names import brief
+from sapm.names import brief, stated
 from sapm.pointwise import evaluate, function_of_point, place, table
 from sapm.samples import Samples, data_scaling
 from sapm.shapes import Domain, Shape
@@ -63,6 +63,7 @@ def _names(given, count: int) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
+@stated
 @dataclass(frozen=True)
 class Function:
     """Learn f on a domain from its values: f is written for one point, `lambda p: jnp.sin(p.x**2)`; it may return a vector."""
@@ -91,6 +92,7 @@ class Function:
         return Samples("regression", domain.names, domain.describe(), (value_term(x, at(x)),), test)
 
 
+@stated
 @dataclass(frozen=True)
 class Regression:
     """Fit given data: X (n, d) or (n,), Y (n, m) or (n,). `test=(X, Y)`: scored at the end.

@@ -80,7 +80,7 @@ def summary(result: Any) -> Summary:
     columns = columns if any(row[error] is not None for row in result.table) else columns[:-1]
     columns += (["test_residual"] if result.samples.kind == "pde" else []) + ["iterations", "status"]
     for name in columns:
-        table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right")
+        table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right", overflow="fold")
     for i in rows:
         row = result.table[i]
         taken = int(result.run.history["iteration"][i].max())

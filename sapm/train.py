@@ -320,7 +320,7 @@ def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, wa
                 loop.close("stopped", f"stopped by the callback after {at} iterations.")
                 break
             if left <= 0:
-                loop.close("out of time", f"the time was up ({seconds:g} s) after {at} iterations.")
+                loop.close("out of time", f"the time was up ({seconds:.4g} s) after {at} iterations.")
                 break
             goal = min(loop.next_stop(at), iterations)
             loop.advance(goal - at, min(loop.turn, left))

@@ -136,6 +136,21 @@ CASES = {
     "NumPy of x": (lambda: pde(conditions=[sapm.Initial(np.sin)]), ValueError, "called with a point p, not with a number"),
     "a sum with x": (lambda: pde(conditions=[sapm.Initial(lambda x: 1 + x)]), ValueError, "called with a point p, not with a"),
     "a popular activation": (lambda: solve(activation="gelu"), ValueError, "or give a JAX function: jax.nn.gelu."),
+    "a misspelt face": (
+        lambda: sapm.Dirichlet(0, face=["x-"]),
+        TypeError,
+        "sapm.Dirichlet has no setting 'face'. Did you mean 'faces'",
+    ),
+    "conditions left out": (
+        lambda: sapm.PDE(BOX, lambda p, u: u.t),
+        TypeError,
+        "sapm.PDE needs conditions too: domain=…, residual=…",
+    ),
+    "another's option": (
+        lambda: solve(method="adam", options={"lr": 1}),
+        ValueError,
+        "options has 'lr', .* Did you mean 'learning_rate'",
+    ),
     "two directions": (lambda: pde(lambda p, u: u.d("xx")), ValueError, r"name them one by one: d\('x', 'x'\)"),
     "unnamed sides": (lambda: sapm.Box((0, 1), (0, 1)), TypeError, r"Box got \(0, 1\) without a name"),
     "no derivative": (lambda: pde(lambda p, u: p.x), ValueError, "uses no derivative of u"),

@@ -16,7 +16,7 @@ from sapm.methods.gauss_newton import ALGEBRA, choose_algebra, count_weights, fl
 from sapm.methods.method import Method
 from sapm.methods.polish import Polished
 from sapm.methods.streamed import streamed
-from sapm.names import brief, nearest, number
+from sapm.names import RATES, brief, nearest, number
 from sapm.network import INITIALISERS, Network
 from sapm.objective import MODELS, STARTS, objective
 from sapm.problem import PDE
@@ -161,7 +161,8 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
         if name not in known:
             called = f"{method} (what 'auto' stands for here)" if automatic else method
             raise ValueError(
-                f"options has {brief(name)}, which {called} does not know; it has {', '.join(known)}." + nearest(name, known)
+                f"options has {brief(name)}, which {called} does not know; it has {', '.join(known)}."
+                + nearest("learning_rate" if name in RATES else name, known)
             )
     options = known | (given or {})
     for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample", "chunk"):
