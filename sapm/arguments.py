@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def sentence(error: BaseException) -> str:
 
 
 @contextmanager
-def _heard():
+def _heard(numbers: Sequence[int]):
     """Say at once that a signal has come: Python acts on it only when what is being compiled or computed has ended."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -44,7 +45,7 @@ def _heard():
     def listen() -> None:
         with ours:
             while number := ours.recv(1):
-                if number[0] in (signal.SIGINT, signal.SIGTERM):
+                if number[0] in numbers:
                     print("\nsapm: stopping, when what is being computed has ended …", file=sys.stderr, flush=True)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -73,7 +74,8 @@ def stoppable():
     actions.append(("SIGINT", signal.SIG_IGN, lambda *_: None))
     before, told = {}, nullcontext()
     if threading.current_thread() is threading.main_thread():  # the only one that may set them
-        told = _heard() if sys.stderr.isatty() else told
+        heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+        told = _heard(heard) if sys.stderr.isatty() else told
         for name, usual, ours in actions:
             number = getattr(signal, name, None)  # not every system has them all
             if number is not None and signal.getsignal(number) == usual:

@@ -156,7 +156,7 @@ def run(
             begin_series(out, problem, wanted, chosen)
         places = {model: out / model for model in wanted}
     more = {"progress": not quiet, "devices": used}
-    code = problem if ":" in problem else None
+    code = problem if ":" in problem or len(wanted) == 1 else None  # the models of a series know a problem that is built in
     _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, **more), out, as_json, code)
 
 
@@ -242,7 +242,7 @@ def resume(
             return continued(folder, max_iter, max_seconds, again, progress=not quiet, devices=used)
         return solve(again, **settings, model=model, out=folder, progress=not quiet, devices=used)
 
-    _each(places, make, path, as_json, problem if problem and ":" in problem else None)
+    _each(places, make, path, as_json, problem)
 
 
 def _file(path: Path) -> Path:

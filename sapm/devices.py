@@ -223,8 +223,8 @@ def whole():
             before[number](number, frame)
 
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if callable(signal.getsignal(number)):
+        for number in (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")):
+            if number is not None and callable(signal.getsignal(number)):
                 before[number] = signal.signal(number, later)
     try:
         yield

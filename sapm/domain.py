@@ -36,7 +36,7 @@ class Coordinates:
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in ARRAY and name not in self._names:
+        if name in ARRAY and name not in (*self._names, *self._more):
             self._not_a_number()
         if name in self._more:
             return self._more[name]

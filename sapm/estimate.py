@@ -27,12 +27,14 @@ SMALL = 1e-13  # singular values of the features' matrix below that fraction of 
 WRONG = 0.3  # an estimate from there on is of no solution at all
 LESS, LITTLE = 0.6, 0.2  # of the residual: a correction that accounts for less says little of the error
 ALIKE, FAR = 1e4, 30.0  # times as large the loss of another seed may be, for its distance, in estimates, to say something
+NEAR, NOTHING = 1e-3, 1e-6  # a distance that is never far; a size of u, in units of the data, that nothing is relative to
 
 
 @dataclass(frozen=True)
 class Estimate:
     """`error`: the relative ℓ² size of the correction. `explained`: how much of the residual, in square, it accounts for.
 
+    Where u is 0, as far as one can tell, `relative` is False and the size that of the correction itself, in units of the data.
     `apart`: the relative ℓ² distance to the next best seed, None if there is one seed only; `worse`: how many times as large its
     loss is.
     """
@@ -43,31 +45,31 @@ class Estimate:
     points: int
     finer: bool = True
     worse: float = 1.0
+    relative: bool = True
 
     def __str__(self) -> str:
         if not np.isfinite(self.error):
             return "No error estimate: the network or its residual is not finite."
-        if self.error >= WRONG:
+        if self.relative and self.error >= WRONG:
             return (
                 f"Error estimate {self.error:.1e} (relative): THIS IS NO SOLUTION. Take more steps, points or seeds, a larger "
                 "network, conditions that are hard=True, or one interval of time after the other (docs/choosing.md)."
             )
         other = " (not those trained on, and more of them)" if self.finer else ""
         share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
-        said = (
-            f"Error estimate {self.error:.1e} (relative): at {self.points} points{other} a correction of that size accounts "
-            f"for {share}"
-        )
+        kind = "relative" if self.relative else "absolute, since u is 0"
+        where = f"at {self.points} points{other} a correction of that size accounts for {share}"
+        said = f"Error estimate {self.error:.1e} ({kind}): {where}"
         more = "ten" if self.explained < LITTLE else "several"
         return f"{said}{f'; the true error may be {more} times as large' * (self.explained < LESS)}.{self._of_others()}"
 
     def _of_others(self) -> str:
-        if self.apart is None:
+        if self.apart is None or not self.relative:
             return ""
         if not self.worse <= ALIKE:
             return f" The next best seed has {self.worse:.0e} times the loss, and is no witness."
         said = f" The next best seed is {self.apart:.1e} away"
-        if self.apart <= FAR * self.error * max(1.0, np.sqrt(self.worse)):  # errors are like square roots of losses
+        if self.apart <= max(NEAR, FAR * self.error * np.sqrt(self.worse)):  # errors are like square roots of losses
             return f"{said}."
         return (
             f"{said}, far more than that: either the equation and its conditions leave u open, or it has several solutions, or "
@@ -135,8 +137,9 @@ def _equations(term: Term, network: Network, layer: Dense, fields: int) -> tuple
 
 
 @float64
-def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: Activation) -> tuple[float, float]:
-    """The relative ℓ² size, at the points of the first term, of the correction to a network with these weights; and its share."""
+def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: Activation) -> tuple[float, float, bool]:
+    """The ℓ² size, at the points of the first term, of the correction to a network with these weights; its share of the residual;
+    and whether the size is relative to that of u."""
     scaling, fields = samples.scaling, len(samples.fields)
     pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in scaling.scaled(weights)]
     network, layer = Network.of(pairs, sigma, len(samples.parameters)), features(samples.inputs, FEATURES // fields)
@@ -148,5 +151,6 @@ def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: 
     u = terms[0].composed_value(_output(network, x).value)[:, :fields]
     e = e if terms[0].ansatz is None else e * terms[0].ansatz[0].value[:, :fields]
     u = u + e
-    size = jnp.linalg.norm(u)
-    return float(jnp.linalg.norm(e) / jnp.where(size > 0, size, 1.0)), share
+    size, root = float(jnp.linalg.norm(u)), float(np.sqrt(u.size))
+    relative = not size <= NOTHING * root
+    return float(jnp.linalg.norm(e)) / (size if relative else root), share, relative

@@ -126,7 +126,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         near = [a for a in found if errors[a] <= NEAR * min(errors.values())]
         self.alpha_ = max(near, default=next(iter(found)))
         self.result_ = found[self.alpha_]
-        if validation is not None and errors[self.alpha_] > GUESS * np.mean(np.sum(validation[1] ** 2, axis=1)):
+        guess = 0.0 if validation is None else np.mean(np.sum((validation[1] - Y.mean(0)) ** 2, axis=1))
+        if guess > 1e-12 * np.mean(Y**2) and errors[self.alpha_] > GUESS * guess:
             warnings.warn(
                 "the network is no better than the mean of y on the part that was set aside: X may say nothing about y, or it "
                 "takes more samples, or another depth, width or activation.",

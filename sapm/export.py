@@ -237,7 +237,7 @@ def evaluate_csv(u: Any, path: Path) -> tuple[list[str], np.ndarray]:
         raise FileNotFoundError(f"{path} {what}; give a CSV file with the columns {', '.join(u.names)}.")
     lines, x = _points(path, u.names)
     values = u(x).reshape(len(x), -1)
-    outside = np.zeros(len(x), bool) if u.frame is None else (np.abs(x - u.frame[0]) > u.frame[1] * (1 + 1e-9)).any(1)
+    outside = u.outside(x)
     if outside.any():
         where = f"the first in line {lines[outside.argmax()]}"
         warnings.warn(

@@ -151,8 +151,9 @@ def _leaving(problem: PDE) -> str:
 
 
 def _time_by_another_name(problem: PDE) -> str:
-    names = problem.domain.names
-    time = next((name for name in names if name.lower() in ("t", "time", "tau")), "t")
+    names, keys = problem.domain.names, problem.equation.keys
+    once = [name for name in names if (name,) in keys and not any(key.count(name) > 1 for key in keys)]
+    time = next((name for name in once if name.lower() in ("t", "time", "tau")), "t")
     if "t" in names or time == "t" or not any(getattr(c, "faces", ()) is None for c in problem.stated):
         return ""
     return (

@@ -347,7 +347,7 @@ def page(result: Any, title: str = "") -> str:
         f"<figure>{image(figure)}<figcaption>{CAPTIONS[name]}</figcaption></figure>" for name, figure in figures(result).items()
     )
     seeds = f"{len(rows)}, from {min(c['seeds'])} to {max(c['seeds'])}" if others else c["seeds"]
-    items = [item for item in (c | {"seeds": seeds}).items() if item[0] not in ("lowest", "drawn_at", "fresh", "over")]
+    items = [item for item in (c | {"seeds": seeds}).items() if item[0] not in ("lowest", "drawn_at", "fresh", "over", "ended")]
     settings = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>" for k, v in items)
     warning = getattr(result.problem, "ill_posed", "")
     warned = f'<p class="certificate">{html.escape(warning)}</p>' if warning else ""

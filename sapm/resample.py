@@ -116,7 +116,8 @@ class Lowest:
 
 def at_last(run: Run) -> Run:
     """The run with the states it ended with."""
-    return replace(run, kept=None, chosen=np.full(len(run.seeds), run.history["loss"].shape[1] - 1))
+    last = run.history["loss"].shape[1] - 1
+    return replace(run, kept=None, chosen=np.full(len(run.seeds), last), reason=tuple(said.split(KEPT)[0] for said in run.reason))
 
 
 def no_longer_falls(sizes: Sequence[float]) -> bool:

@@ -28,7 +28,7 @@ from sapm.run import Run
 from sapm.samples import Samples, check_same, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
 from sapm.success import Success, success
-from sapm.summary import Summary, summary
+from sapm.summary import LOST, Summary, summary
 from sapm.term import Term
 
 MOST = 8000  # points at which the error is estimated
@@ -168,13 +168,13 @@ class Result:
             raise ValueError("error_estimate solves the equation of the error, so it needs a PDE; table has the test error here.")
         if i not in self._estimates:
             terms, u = self._finer, self.seeds[i]
-            error, share = estimated(samples, terms, u.network_weights, u.sigma)
-            order = [j for j in self.run.ranking if j != i]
+            error, share, relative = estimated(samples, terms, u.network_weights, u.sigma)
+            order = [j for j in self.run.ranking if j != i and self.run.status[j] not in LOST]
             x = samples.test.get("x")
             apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
             loss = self.run.final("loss")
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
-            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y), isinstance(self.problem, PDE), worse)
+            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y), isinstance(self.problem, PDE), worse, relative)
         return self._estimates[i]
 
     @cached_property

@@ -100,6 +100,13 @@ class Solution:
         more = tuple(self.names.index(name) for name in coordinates)
         return replace(self, directions=self.directions + more)
 
+    def outside(self, x: np.ndarray) -> np.ndarray:
+        """Which rows of x are outside of the smallest box around the domain; periodic coordinates have no outside."""
+        if self.frame is None:
+            return np.zeros(len(x), bool)
+        (center, spread), axes = self.frame, range(len(self.names)) if self.embedding is None else self.embedding.kept
+        return np.asarray((np.abs(x - center) > spread * (1 + 1e-9))[:, list(axes)].any(1))
+
     def to_torch(self):
         """A torch.nn.Sequential in double precision (needs PyTorch)."""
         from sapm.export import to_torch

@@ -265,6 +265,8 @@ def execute(
         ended = np.inf
         lowest = lowest if isinstance(problem, PDE) else Lowest()  # nobody can say whether what came after is worse
     last: Run = run  # type: ignore[assignment]
+    lowest = lowest.unless_lost(last)
+    config |= {"ended": ended} if ended < np.inf else {}
     if folder is not None:
         keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
@@ -272,8 +274,8 @@ def execute(
             ended = harder(problem, samples, _by_rank(last, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
         except KeyboardInterrupt:  # the last network was not looked at
             last = closed(last, "interrupted", f"interrupted after {_done(last)} iterations.")
+        config |= {"ended": ended} if ended < np.inf else {}
         if folder is not None:
-            config |= {"ended": ended} if ended < np.inf else {}
             keep(lambda: last)  # for a longer run, which would not have looked here, with the lowest of before
     lowest = lowest.seen(last, ended) if lowest.states is not None else lowest
     run, config = lowest.kept_by(last), lowest.noted(config)

@@ -203,3 +203,4 @@ def test_no_better_than_the_mean_is_said():
     draw = np.random.default_rng(0)
     with pytest.warns(UserWarning, match="no better than the mean of y on the part that was set aside"):
         SAPMRegressor(depth=2, width=4, max_iter=20).fit(draw.normal(size=(200, 3)), draw.normal(size=200))
+    SAPMRegressor(depth=2, width=4, max_iter=20).fit(draw.normal(size=(40, 3)), np.full(40, 3.0))  # the mean is right

@@ -212,6 +212,13 @@ def test_corners_and_a_time_by_another_name_are_doubted():
     assert [text.partition(":")[0] for text in said(jumps)] == ["u jumps where t- and x- meet"]
     assert said(sapm.PDE(box, heat, [sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)), sapm.Dirichlet(0)])) == []
     assert said(sapm.PDE(box, heat, [sapm.Initial(1), sapm.Neumann(0)])) == []
+    rough = sapm.Initial(lambda p: jnp.sin(16 * jnp.pi * p.x))  # 0 at every point of a grid
+    assert said(sapm.PDE(box, heat, [rough, sapm.Dirichlet(0)])) == []
+    square = sapm.Box(x=(0, 1), y=(0, 1))
+    steep = [sapm.Dirichlet(lambda p: p.x * jnp.log(p.x), faces=["y-"]), sapm.Dirichlet(0, faces=["x-", "x+", "y+"])]
+    assert said(sapm.PDE(square, lambda p, u: u.xx + u.yy, steep)) == []  # NaN at a corner, where nobody asks
+    warm = sapm.PDE(sapm.Box(x=(0, 1), T=(0, 1)), lambda p, u: u.xx + u.d("T", "T"), [sapm.Dirichlet(0)])
+    assert said(warm) == []  # T is no time
     flow = lambda *conditions: sapm.PDE(box, lambda p, u: u.t + u.x, [sapm.Initial(0), *conditions])  # noqa: E731
     assert [text.partition(" and u")[0] for text in said(flow(sapm.Dirichlet(0)))] == [
         "Dirichlet is on x+, where characteristics leave the domain"

@@ -112,6 +112,7 @@ def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_probl
     whole = sapm.solve(string(), **EVERY_2, max_iter=5, out=tmp_path / "run")
     again = sapm.resume(tmp_path / "run", progress=False)
     assert again.table == whole.table and np.array_equal(again.best(x=[0.3]), whole.best(x=[0.3]))
+    assert sapm.resume(tmp_path / "run", progress=False).table == whole.table  # and again
     longer = sapm.resume(tmp_path / "run", max_iter=8, problem=string(), progress=False)
     assert longer.table == sapm.solve(string(), **EVERY_2, max_iter=8).table
 

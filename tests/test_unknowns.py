@@ -281,3 +281,14 @@ def test_what_an_estimate_says():
     assert "THIS IS NO SOLUTION" in said(0.9, 1.0, 1e-9) and "No error estimate" in said(np.nan, 0.0, None)
     assert "leave u open" in said(3.6e-5, 1.0, 3.1e-2, worse=10.0) and "leave u open" not in said(3.6e-5, 1.0, 3.1e-2, worse=5e3)
     assert "has 1e+10 times the loss, and is no witness." in said(1e-9, 1.0, 1.0, worse=1e10)
+    assert "leave u open" not in said(1e-8, 1.0, 1e-6) and "absolute, since u is 0" in said(1e-9, 1.0, 1e6, relative=False)
+
+
+def test_nothing_is_found_where_u_is_nothing():
+    """An error relative to 0 says nothing; it is absolute there. A parameter may be called like what an array has."""
+    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx, [sapm.Dirichlet(0)])
+    estimate = sapm.solve(problem, **TINY, points=50, max_iter=20).error_estimate()
+    assert not estimate.relative and estimate.error < 1e-6
+    shaped = lambda p, u: u.xx - p.shape  # noqa: E731
+    data = [sapm.Dirichlet(0), sapm.Observed([[0.5]], [-0.25])]
+    assert sapm.PDE(sapm.Box(x=(0, 1)), shaped, data, parameters={"shape": 1.0}).equation.parameters
