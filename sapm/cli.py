@@ -187,7 +187,8 @@ def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, a
         show({name: _as_json(result) for name, result in results.items()}, True)
     codes = [_code(result) for result in results.values()]
     if out is not None and not as_json:
-        show(f"kept in {out}", False)
+        late = any("out of time" in result.run.status for result in results.values())
+        show(f"kept in {out}" + (f"; go on with: {again}" if late else ""), False)
     if INTERRUPTED in codes and out is not None and first_process():
         print(f"sapm: interrupted; {CONTINUE}{again}", file=sys.stderr)
     if end := next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0):

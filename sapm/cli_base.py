@@ -112,7 +112,8 @@ def guarded(command):
         except typer.Exit as end:
             raise typer.Exit(code() if end.exit_code == INTERRUPTED else end.exit_code) from None
         except KeyboardInterrupt as error:
-            print(f"sapm: interrupted{'; ' + hint(error) if hint(error) else ' before it had begun.'}", file=sys.stderr)
+            how = f"; {hint(error)}" if hint(error) else " before it had begun; the same command starts it again."
+            print(f"sapm: interrupted{how}", file=sys.stderr)
             raise _left(code()) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,6 +27,7 @@ SMALL = 1e-13  # singular values of the features' matrix below that fraction of 
 WRONG = 0.3  # an estimate from there on is of no solution at all
 LESS, LITTLE = 0.6, 0.2  # of the residual: a correction that accounts for less says little of the error
 ALIKE, FAR = 1e4, 30.0  # times as large the loss of another seed may be, for its distance, in estimates, to say something
+MUCH = 3.0  # times the estimate: a residual, relative to the data, of that size which hardly any correction accounts for
 NEAR, NOTHING = 1e-3, 1e-6  # a distance that is never far; a size of u, in units of the data, that nothing is relative to
 
 
@@ -34,7 +35,8 @@ NEAR, NOTHING = 1e-3, 1e-6  # a distance that is never far; a size of u, in unit
 class Estimate:
     """`error`: the relative ℓ² size of the correction. `explained`: how much of the residual, in square, it accounts for.
 
-    Where u is 0, as far as one can tell, `relative` is False and the size that of the correction itself, in units of the data.
+    `residual`: that of the training, relative to the data. Where u is 0, as far as one can tell, `relative` is False and the
+    size that of the correction itself, in units of the data.
     `apart`: the relative ℓ² distance to the next best seed, None if there is one seed only; `worse`: how many times as large its
     loss is.
     """
@@ -46,16 +48,23 @@ class Estimate:
     finer: bool = True
     worse: float = 1.0
     relative: bool = True
+    residual: float = 0.0
 
     def __str__(self) -> str:
         if not np.isfinite(self.error):
             return "No error estimate: the network or its residual is not finite."
+        cures = (
+            "Take more steps, points or seeds, a larger network, conditions that are hard=True, or one interval of time after "
+            "the other (docs/choosing.md)."
+        )
         if self.relative and self.error >= WRONG:
+            return f"Error estimate {self.error:.1e} (relative): THIS IS NO SOLUTION. {cures}"
+        if self.explained < LITTLE and self.residual > MUCH * self.error:
             return (
-                f"Error estimate {self.error:.1e} (relative): THIS IS NO SOLUTION. Take more steps, points or seeds, a larger "
-                "network, conditions that are hard=True, or one interval of time after the other (docs/choosing.md)."
+                f"No error estimate: the residual is still {self.residual:.1e} of the data, and corrections account for "
+                f"{100 * self.explained:.0f} % of it. THIS MAY BE NO SOLUTION, also where seeds agree. {cures}"
             )
-        other = " (not those trained on, and more of them)" if self.finer else ""
+        other = " (not those trained on, and more of them)" if self.finer else " (with the problem given there are more)"
         share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
         kind = "relative" if self.relative else "absolute, since u is 0"
         where = f"at {self.points} points{other} a correction of that size accounts for {share}"

@@ -114,6 +114,13 @@ class Lowest:
         return replace(run, kept=self.states, chosen=np.full(len(run.seeds), self.record), reason=reason)
 
 
+@float64
+def at_held(samples: Samples, weights: Weights, sigma: Activation) -> float:
+    """The mean residual at the test points, as far as a file has it; inf if it has not."""
+    sizes = None if samples.held is None else np.asarray(_sizes(network_of(samples, weights, sigma), samples.held))
+    return np.inf if sizes is None or not np.isfinite(sizes).all() else float(sizes.mean())
+
+
 def at_last(run: Run) -> Run:
     """The run with the states it ended with."""
     last = run.history["loss"].shape[1] - 1

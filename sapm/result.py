@@ -173,8 +173,11 @@ class Result:
             x = samples.test.get("x")
             apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
             loss = self.run.final("loss")
+            residual = self.table[i]["train_error"] or 0.0
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
-            self._estimates[i] = Estimate(error, share, apart, len(terms[0].y), isinstance(self.problem, PDE), worse, relative)
+            self._estimates[i] = Estimate(
+                error, share, apart, len(terms[0].y), isinstance(self.problem, PDE), worse, relative, residual
+            )
         return self._estimates[i]
 
     @cached_property

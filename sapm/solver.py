@@ -23,7 +23,7 @@ from sapm.names import brief, by_name
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
-from sapm.resample import EARLY, LOST, Lowest, at_last, closed, harder, no_longer_falls, renewed
+from sapm.resample import EARLY, LOST, Lowest, at_held, at_last, closed, harder, no_longer_falls, renewed
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
@@ -263,7 +263,9 @@ def execute(
                 break
     if _done(run) > first:
         ended = np.inf
-        lowest = lowest if isinstance(problem, PDE) else Lowest()  # nobody can say whether what came after is worse
+        if lowest.states is not None and not isinstance(problem, PDE):  # then the test points have to tell what is worse
+            kept, last_one = (at_held(samples, _by_rank(r, samples, config)[0], sigma) for r in (lowest.kept_by(run), run))
+            lowest = lowest if kept < last_one else Lowest()
     last: Run = run  # type: ignore[assignment]
     lowest = lowest.unless_lost(last)
     config |= {"ended": ended} if ended < np.inf else {}

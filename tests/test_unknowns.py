@@ -279,6 +279,8 @@ def test_what_an_estimate_says():
     assert said(1e-6, 0.7, 2e-6).endswith("accounts for 70 % of the residual there. The next best seed is 2.0e-06 away.")
     assert "the true error may be several times as large." in said(1e-6, 0.5, None) and "ten times" in said(1e-6, 0.1, None)
     assert "THIS IS NO SOLUTION" in said(0.9, 1.0, 1e-9) and "No error estimate" in said(np.nan, 0.0, None)
+    assert "THIS MAY BE NO SOLUTION" in said(1.8e-3, 0.0, 2.7e-3, residual=4.5e-2)  # a local minimum
+    assert "ten times" in said(9.5e-10, 0.12, 1e-9, residual=3e-10)
     assert "leave u open" in said(3.6e-5, 1.0, 3.1e-2, worse=10.0) and "leave u open" not in said(3.6e-5, 1.0, 3.1e-2, worse=5e3)
     assert "has 1e+10 times the loss, and is no witness." in said(1e-9, 1.0, 1.0, worse=1e10)
     assert "leave u open" not in said(1e-8, 1.0, 1e-6) and "absolute, since u is 0" in said(1e-9, 1.0, 1e6, relative=False)
