@@ -31,6 +31,11 @@ def double_precision():
 
 
 LONG = (  # tests and cases of tests that take many seconds, and whose like run by default
+    "test_one_interval_of_time_after_the_other",
+    "test_no_more_points_than_a_step_can_take",
+    "test_chunks_equal_the_whole[sapm-l2-scaled]",
+    "test_every_peer_lowers_the_loss[scipy-bfgs]",
+    "test_resumed_equals_uninterrupted[sweeps]",
     "test_chunks_equal_the_whole[pm]",
     "test_chunks_equal_the_whole[sapm-joint]",
     "test_stationary_and_never_up[sapm-pde-relu-2x3x3x3x1]",
