@@ -37,6 +37,7 @@ SMALL = {"depth": 3, "width": 8, "max_iter": 60}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:the network is no better")
 def test_conformance():
     """scikit-learn's own suite, with no expected failures."""
     results = check_estimator(SAPMRegressor(depth=2, width=4, max_iter=60), on_fail=None, on_skip=None)
@@ -45,6 +46,7 @@ def test_conformance():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the network is no better")
 def test_two_outputs_pipeline_search_and_files(tmp_path):
     X, Y = data(outputs=2)
     model = make_pipeline(StandardScaler(), SAPMRegressor(**SMALL))
@@ -151,6 +153,7 @@ def test_refusals(settings, sentence):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:the network is no better")
 def test_default_is_not_behind(capsys):
     """Cross-validated R² on diabetes and Friedman 1, beside a scaled Ridge and scaled MLPs; all are printed."""
     tables = {
