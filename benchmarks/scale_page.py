@@ -149,7 +149,10 @@ def figure(files: list[dict]) -> None:
             rows = file["parts"].get(part, [])
             if rows:
                 axes.loglog(
-                    [r[by] for r in rows], [r["seconds"] for r in rows], "o-", label=f"{file['machine'].split(',')[0]}: a sweep"
+                    [r[by] for r in rows],
+                    [r["seconds"] for r in rows],
+                    "o-",
+                    label=f"{file['machine'].replace(', AMD EPYC', '')}: a sweep",
                 )
                 axes.loglog([r[by] for r in rows], [r["compile_seconds"] for r in rows], "s:", label="compilation", alpha=0.6)
         axes.set(xlabel=label, ylabel="seconds")
