@@ -261,13 +261,13 @@ def execute(
             over = {"out of time", "stopped", "interrupted"} & set(run.status) or set(run.status) <= set(LOST)
             if at >= config["max_iter"] or over:
                 break
+    lowest = lowest.unless_lost(run)  # before anything asks for the best of those left
     if _done(run) > first:
         ended = np.inf
         if lowest.states is not None and not isinstance(problem, PDE):  # then the test points have to tell what is worse
             kept, last_one = (at_held(samples, _by_rank(r, samples, config)[0], sigma) for r in (lowest.kept_by(run), run))
             lowest = lowest if kept < last_one else Lowest()
     last: Run = run  # type: ignore[assignment]
-    lowest = lowest.unless_lost(last)
     config |= {"ended": ended} if ended < np.inf else {}
     if folder is not None:
         keep(lambda: last)
