@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 from sapm.jet import float64
 from sapm.pointwise import place
 
+LATER = 0.25  # of that, where a path is only asked for whether time moves on along it
 LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
 
 
@@ -34,7 +35,8 @@ class Feet:
 
 
 @float64
-def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853") -> Feet:
+def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853", cut: bool = False) -> Feet:
+    """`cut`: a path along which time moves on is not followed to its end, if that is far."""
     domain, form, sides = problem.domain, problem.equation.pointwise(), problem.domain.sides
     d = x.shape[1]
     pace = float(np.clip((domain.fine / sides).min() / 8, 1 / 512, 1 / 64))
@@ -51,7 +53,7 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853")
 
     def endless(s, state):
         moving = clock is not None and abs(form(state[:d])[clock]) > 0
-        return -1.0 if moving else state[d + 2] - LONGEST
+        return -1.0 if moving and not cut else state[d + 2] - LONGEST * (LATER if moving else 1)
 
     left.terminal, left.direction, endless.terminal = True, -1, True  # type: ignore[attr-defined]
     feet, integral, factor, ends = x.copy(), np.zeros(len(x)), np.ones(len(x)), np.zeros(len(x), bool)
@@ -114,8 +116,11 @@ def reference(problem: Any, x: np.ndarray, rtol: float = 1e-11) -> np.ndarray:
 def never_met(problem: Any, n: int = 64) -> str:
     """A sentence that says where characteristics carry no data, or nothing where all n probed points get some."""
     x = problem.domain.points(n, 1)
-    feet = trace_back(problem, x, 1e-4, "RK45")
+    feet = trace_back(problem, x, 1e-4, "RK45", cut=True)
     lost = feet.condition < 0
+    if "t" in problem.domain.names:  # a path cut off while time moved on would have come to where time begins
+        moving = problem.equation.form(feet.x)[0][:, problem.domain.names.index("t")] != 0
+        lost &= ~(moving & np.array([face is None for face in feet.face]))
     if not lost.any():
         return ""
     names, k = problem.domain.names, int(lost.argmax())

@@ -36,6 +36,7 @@ from sapm.cli_base import (
     Process,
     Processes,
     Quiet,
+    WithSettings,
     app,
     guarded,
     parse_devices,
@@ -95,7 +96,7 @@ def info(as_json: Json = False) -> None:
     show({"version": __version__} | env if as_json else "\n".join(lines), as_json)
 
 
-@app.command()
+@app.command(cls=WithSettings)
 @guarded
 def run(
     problem: Annotated[str, typer.Argument(help="A built-in problem (see: sapm list) or file.py:name.")],
@@ -157,40 +158,59 @@ def run(
         places = {model: out / model for model in wanted}
     more = {"progress": not quiet, "devices": used}
     code = problem if ":" in problem or len(wanted) == 1 else None  # the models of a series know a problem that is built in
-    _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, **more), out, as_json, code)
+    _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, **more), out, as_json, code, name)
 
 
-def _each(places: Mapping[str, Path | None], make: Callable, out: Path | None, as_json: bool, code: str | None) -> None:
+def _tell(result, estimate: bool) -> bool:
+    """Print the table. Whether Ctrl-C came while the error was estimated: then without that, since it is no part of the run."""
+    from sapm.devices import first_process
+
+    wanted = estimate and result.samples.kind == "pde" and "y" not in result.samples.test
+    if wanted and sys.stderr.isatty() and first_process():
+        print("estimating the error …", end="\r", file=sys.stderr, flush=True)
+    try:
+        show(result.summary(estimate), False)
+    except KeyboardInterrupt:
+        show(result.summary(estimate=False), False)
+        return True
+    return False
+
+
+def _each(
+    places: Mapping[str, Path | None], make: Callable, out: Path | None, as_json: bool, code: str | None, title: str = ""
+) -> None:
     """Make each run and say what came out, up to one that is interrupted. Of several processes the first one does.
 
     `code`: what has to be given again to go on, if it is the user's.
     """
     from sapm.devices import first_process
+    from sapm.summary import heading
 
-    results, again = {}, f"sapm resume {out}" + (f" --problem {code}" if code else "")
+    results, cut, again = {}, False, f"sapm resume {out}" + (f" --problem {code}" if code else "")
     for name, place in places.items():
         try:
             results[name] = make(name, place)
-            if not as_json and sys.stderr.isatty() and results[name].samples.kind == "pde" and first_process():
-                print("estimating the error …", end="\r", file=sys.stderr, flush=True)
+            cut |= "interrupted" in results[name].run.status
             if not as_json:
-                show(results[name].summary(), False)
-            if place is not None and first_process():
-                results[name].report(place / "report.html")
+                cut |= _tell(results[name], not cut)
+            if place is not None and first_process() and not cut:
+                results[name].report(place / "report.html", f"{heading(results[name].config)}: {title}" if title else "")
         except (KeyboardInterrupt, OSError) as error:
             if out is not None and any(out.glob("**/checkpoint/latest.sapm")):
                 error.add_note(f"{CONTINUE}{again}")
             raise
-        if "interrupted" in results[name].run.status:
+        if cut:
             break
     if as_json:
         show({name: _as_json(result) for name, result in results.items()}, True)
-    codes = [_code(result) for result in results.values()]
+    codes = [_code(result) for result in results.values()] + [INTERRUPTED] * cut
     if out is not None and not as_json:
         late = any("out of time" in result.run.status for result in results.values())
         show(f"kept in {out}" + (f"; go on with: {again}" if late else ""), False)
     if INTERRUPTED in codes and out is not None and first_process():
-        print(f"sapm: interrupted; {CONTINUE}{again}", file=sys.stderr)
+        ended = not any("interrupted" in result.run.status for result in results.values())
+        how = f"the run had ended, and sapm report {out} writes its page" if ended else f"{CONTINUE}{again}"
+        print(f"sapm: interrupted; {how}", file=sys.stderr)
     if end := next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0):
         raise typer.Exit(end)
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from sapm.arguments import expected, sentence, stoppable
+from sapm.arguments import FIELDS, expected, sentence, stoppable
 from sapm.names import plain, shown
 
 app = typer.Typer(
@@ -44,6 +45,20 @@ Processes = Annotated[
     int | None,
     typer.Option(min=1, help="How many processes; without --distributed they are started here, on cores of their own."),
 ]
+
+
+class WithSettings(TyperCommand):
+    """A command with --set, whose mistaken options may be settings."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+            if name in FIELDS:
+                error.message = f"No such option: --{name.replace('_', '-')}. It is a setting: --set {name}=…"  # type: ignore[attr-defined]
+                error.possibilities = []  # type: ignore[attr-defined]
+            raise
 
 
 def take_place(distributed: bool, address: str | None, process: int | None, processes: int | None, folder: Path | None) -> None:

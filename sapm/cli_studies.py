@@ -96,6 +96,9 @@ def reproduce_in(out: Path, wanted: dict, jobs: int, quiet: bool, as_json: bool)
         for row in rows:
             L, M = row["size"]
             show(f"{row['experiment']} ({L},{M}) {row['model'].upper()} {row['variant']}: {verdict(row)}", False)
+        if wanted["quick"]:
+            few = "--quick takes a small part of the paper's sizes, seeds and steps, so that much is not reproduced by it"
+            show(f"{few}; without it all is run. What the variants are: docs/reproduction.md.", False)
         show("written: " + ", ".join(str(p) for p in written), False)
     if any(row["holds"] is False for row in rows):
         raise typer.Exit(BROKEN)

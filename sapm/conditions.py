@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import Any, ClassVar
@@ -316,34 +317,36 @@ def corners(problem: Any) -> str:
         return ""
     values = [c for c in problem.stated if c.about == "value" and np.ndim(c.points) == 0 and not c.inflow_only]
     draw = np.random.default_rng(0).uniform(size=(32, len(domain.names) - 1))
-    try:
-        for one, two in combinations(values, 2):
-            largest = max(_data(problem, c, domain.lay(draw, face)[0]).max() for c in (one, two) for face in problem.faces(c))
-            for face, side in product(problem.faces(one), problem.faces(two)):
-                if said := _jump(problem, (one, face), (two, side), draw[:8], 1e-3 * largest):
+    for one, two in combinations(values, 2):
+        for face, side in product(problem.faces(one), problem.faces(two)):
+            with suppress(ValueError):  # data that are not finite at a corner are never asked for there
+                if said := _jump(problem, (one, face), (two, side), draw):
                     return said
-    except ValueError:  # data that are not finite at a corner are never asked for there
-        pass
     return ""
 
 
-def _data(problem: Any, condition: Condition, x: np.ndarray) -> np.ndarray:
-    return np.abs(condition.datum(problem.domain, x, len(condition.meant(problem.fields))))
+def _largest(problem: Any, condition: Condition, draw: np.ndarray) -> dict[int, float]:
+    """The size of what a condition says of each function, as far as it is finite."""
+    meant, found = condition.meant(problem.fields), []
+    for face in problem.faces(condition):
+        with suppress(ValueError):
+            found.append(np.abs(condition.datum(problem.domain, problem.domain.lay(draw, face)[0], len(meant))).max(0))
+    return dict(zip(meant, np.max(found, axis=0), strict=True)) if found else dict.fromkeys(meant, 0.0)
 
 
-def _jump(problem: Any, a: tuple[Condition, str], b: tuple[Condition, str], draw: np.ndarray, least: float) -> str:
+def _jump(problem: Any, a: tuple[Condition, str], b: tuple[Condition, str], draw: np.ndarray) -> str:
     (one, face), (two, side), domain = a, b, problem.domain
     across = side[:-1]
     if face[:-1] == across:
         return ""
-    x = domain.lay(draw, face)[0]
+    sizes, x = [_largest(problem, c, draw) for c in (one, two)], domain.lay(draw[:8], face)[0]
     x[:, domain.names.index(across)] = domain.bounds[across][side[-1] == "+"]
     first, second = one.meant(problem.fields), two.meant(problem.fields)
     said, other = one.datum(domain, x, len(first)), two.datum(domain, x, len(second))
     for k in set(first) & set(second):
         mine, theirs = said[:, first.index(k)], other[:, second.index(k)]
         n = int(np.abs(mine - theirs).argmax())
-        if abs(mine[n] - theirs[n]) > least:
+        if abs(mine[n] - theirs[n]) > max(1e-3 * max(size[k] for size in sizes), 1e-12):
             return (
                 f"{problem.fields[k]} jumps where {face} and {side} meet: at {place(domain.names, x[n])} {type(one).__name__} "
                 f"says {mine[n]:.3g} and {type(two).__name__} {theirs[n]:.3g}; no network does, so the error is large near there."

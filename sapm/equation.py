@@ -70,7 +70,8 @@ class Unknown:
         if parts is None:
             written = ["value", *self._names, *("".join(pair) for pair in combinations_with_replacement(self._names, 2))]
             raise ValueError(
-                f"{(u := self._called)}.{name} is not known; use {u}.value, {', '.join(f'{u}.{n}' for n in self._names)} "
+                f"{(u := self._called)}.{name} is not known where the coordinates are {', '.join(self._names)}; use {u}.value, "
+                f"{', '.join(f'{u}.{n}' for n in self._names)} "
                 f'or {u}.d("{self._names[0]}") for derivatives.' + nearest(name, written)
             )
         return self.d(*parts)
@@ -238,7 +239,10 @@ class Equation:
                 f"the residual contains {found.nonlinear}, and NumPy or `if` on p; a nonlinear one needs jax.numpy and jnp.where."
             )
         if not found.nonlinear and not any(key and np.any(column != 0) for key, column in zip(found.keys, c.T, strict=True)):
-            raise ValueError("the residual does not depend on u: all its derivatives have the coefficient 0.")
+            raise ValueError(
+                "the residual does not depend on u: all its derivatives have the coefficient 0. It is what is to be 0: "
+                "u.t - u.xx, and not u.t == u.xx."
+            )
         return found
 
     def _jacobian(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -284,6 +288,17 @@ class Equation:
                 f"the residual is linear at the points probed but not at {where}; let that term be small elsewhere, and not 0."
             )
         return A, c, c0, f
+
+    def keys_of_fields(self) -> list[list[tuple[str, ...]]]:
+        """For every function, which of its derivatives the residual contains."""
+        draw = np.random.default_rng(0)
+        v, row = (
+            jnp.asarray(draw.normal(size=(len(self.keys), len(self.fields)))),
+            jnp.asarray(draw.uniform(size=len(self.names))),
+        )
+        slopes = jax.jacfwd(lambda w: self._at(row, w, list(self.parameters.values())))(v)
+        used = np.any(np.asarray(slopes) != 0, axis=0)
+        return [[key for key, on in zip(self.keys, used[:, i], strict=True) if on] for i in range(len(self.fields))]
 
     def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coefficients c (n, d) of first derivatives, and f (n,)."""

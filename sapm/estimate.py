@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.conditions import Observed
 from sapm.jet import Activation, Jet, float64, lift, sin
 from sapm.network import Dense, Network
 from sapm.samples import Samples, Weights
@@ -37,8 +39,9 @@ class Estimate:
 
     `residual`: that of the training, relative to the data. Where u is 0, as far as one can tell, `relative` is False and the
     size that of the correction itself, in units of the data.
-    `apart`: the relative ℓ² distance to the next best seed, None if there is one seed only; `worse`: how many times as large its
-    loss is.
+    `apart`: the relative ℓ² distance to the best other seed, None if there is one seed only; `worse`: how many times as large its
+    loss is. `finer`: the points are not those trained on; `more`: and more of them. `measured`: values were observed, which no u
+    need fit.
     """
 
     error: float
@@ -49,6 +52,21 @@ class Estimate:
     worse: float = 1.0
     relative: bool = True
     residual: float = 0.0
+    more: bool = True
+    measured: bool = False
+
+    @property
+    def no_solution(self) -> bool:
+        """Whether it says, in capitals, that this is or may be no solution."""
+        return bool(np.isfinite(self.error)) and (self._large or self._unaccounted)
+
+    @property
+    def _large(self) -> bool:
+        return self.relative and self.error >= WRONG
+
+    @property
+    def _unaccounted(self) -> bool:
+        return self.explained < LITTLE and self.residual > max(MUCH * self.error, NEAR) and not self.measured
 
     def __str__(self) -> str:
         if not np.isfinite(self.error):
@@ -57,28 +75,33 @@ class Estimate:
             "Take more steps, points or seeds, a larger network, conditions that are hard=True, or one interval of time after "
             "the other (docs/choosing.md)."
         )
-        if self.relative and self.error >= WRONG:
+        if self._large:
             return f"Error estimate {self.error:.1e} (relative): THIS IS NO SOLUTION. {cures}"
-        if self.explained < LITTLE and self.residual > MUCH * self.error:
+        if self._unaccounted:
             return (
                 f"No error estimate: the residual is still {self.residual:.1e} of the data, and corrections account for "
                 f"{100 * self.explained:.0f} % of it. THIS MAY BE NO SOLUTION, also where seeds agree. {cures}"
             )
-        other = " (not those trained on, and more of them)" if self.finer else " (with the problem given there are more)"
+        more = ", and more of them" if self.more else ""
+        other = f" (not those trained on{more})" if self.finer else " (with the problem given there are more)"
         share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
         kind = "relative" if self.relative else "absolute, since u is 0"
         where = f"at {self.points} points{other} a correction of that size accounts for {share}"
         said = f"Error estimate {self.error:.1e} ({kind}): {where}"
-        more = "ten" if self.explained < LITTLE else "several"
-        return f"{said}{f'; the true error may be {more} times as large' * (self.explained < LESS)}.{self._of_others()}"
+        if self.explained < LESS and self.measured:
+            rest = f"the rest, {self.residual:.1e} of the data, is by how much equation and measurements disagree"
+            noise = "If that is noise, Observed(…, weight=0.1) follows it less; what noise does to u is not in the estimate."
+            return f"{said}; {rest}. {noise}{self._of_others()}"
+        times = "ten" if self.explained < LITTLE else "several"
+        return f"{said}{f'; the true error may be {times} times as large' * (self.explained < LESS)}.{self._of_others()}"
 
     def _of_others(self) -> str:
         if self.apart is None or not self.relative:
             return ""
         if not self.worse <= ALIKE:
             return f" The next best seed has {self.worse:.0e} times the loss, and is no witness."
-        said = f" The next best seed is {self.apart:.1e} away"
-        if self.apart <= max(NEAR, FAR * self.error * np.sqrt(self.worse)):  # errors are like square roots of losses
+        said = f" The {'next best' if self.worse >= 1 else 'best'} seed is {self.apart:.1e} away"
+        if self.apart <= max(NEAR, FAR * self.error * np.sqrt(max(1.0, self.worse))):  # errors are like square roots of losses
             return f"{said}."
         return (
             f"{said}, far more than that: either the equation and its conditions leave u open, or it has several solutions, or "
@@ -102,8 +125,8 @@ def correction(terms: Sequence[Term], network: Network, layer: Dense, fields: in
     count = len(layer.b) + 1
     square, right, total = 0.0, 0.0, 0.0
     for term in terms:
-        for begin in range(0, len(term.y), CHUNK):
-            R, A, weight = _equations(_rows(term, begin), network, layer, fields)
+        for part in _pieces(term):
+            R, A, weight = _equations(part, network, layer, fields)
             root = jnp.sqrt(weight)
             A, R = (A * root[:, None, None]).reshape(-1, A.shape[-1]), (R * root[:, None]).reshape(-1)
             square, right, total = square + A.T @ A, right + A.T @ R, total + float(R @ R)
@@ -115,14 +138,15 @@ def correction(terms: Sequence[Term], network: Network, layer: Dense, fields: in
     kept = values > SMALL * values[-1]  # the others are lost in rounding
     along = vectors[:, kept].T @ right
     found = -(vectors[:, kept] @ (along / values[kept])) / scale
-    explained = float(np.sum(along**2 / values[kept]) / max(total, 1e-300))
+    explained = float(np.sum(along**2 / values[kept]) / total) if total > 0 else 1.0
     return jnp.asarray(found[: fields * count].reshape(fields, count)), min(explained, 1.0)
 
 
-def _rows(term: Term, begin: int) -> Term:
-    """Some of the samples."""
-    n = len(term.y)
-    return jax.tree.map(lambda a: a[begin : begin + CHUNK] if a.ndim and len(a) == n else a, term)
+def _pieces(term: Term) -> list[Term]:
+    """The samples, so many at a time that their derivatives along all features need about as much memory in every equation."""
+    n, size = len(term.y), max(50, 4 * CHUNK // (3 + term.channels))
+    cut = lambda begin: jax.tree.map(lambda a: a[begin : begin + size] if a.ndim and len(a) == n else a, term)  # noqa: E731
+    return [cut(begin) for begin in range(0, n, size)]
 
 
 @jax.jit
@@ -163,3 +187,38 @@ def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: 
     size, root = float(jnp.linalg.norm(u)), float(np.sqrt(u.size))
     relative = not size <= NOTHING * root
     return float(jnp.linalg.norm(e)) / (size if relative else root), share, relative
+
+
+def observed(problem: Any) -> list[Observed]:
+    """The measurements of a problem."""
+    return [c for c in getattr(problem, "stated", ()) if isinstance(c, Observed)]
+
+
+@float64
+def standard_errors(samples: Samples, terms: Sequence[Term], problem: Any, weights: Weights, sigma: Activation) -> np.ndarray:
+    """What the noise of measured values makes of the parameters: the root mean square of its part in each.
+
+    The parameters found are, to first order, a linear function of the measurements; their covariance follows from the squares of
+    what is left of each, without a model of the noise.
+    """
+    points = {row.tobytes() for c in observed(problem) for row in np.ascontiguousarray(c.place_in(problem.domain))}
+    places = [np.ascontiguousarray(term.x.value if term.points is None else term.points, float) for term in terms]
+    measured = [np.array([k > 0 and row.tobytes() in points for row in each]) for k, each in enumerate(places)]
+    scaling, fields, count = samples.scaling, len(samples.fields), len(samples.parameters)
+    pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in scaling.scaled(weights)]
+    network, layer = Network.of(pairs, sigma, count), features(samples.inputs, FEATURES // fields)
+    square, noise = 0.0, 0.0
+    for term, mine in zip(terms, measured, strict=True):
+        begin = 0
+        for part in _pieces(scaling.term(term)):
+            R, A, weight = (np.asarray(a) for a in _equations(part, network, layer, fields))
+            on = mine[begin : begin + len(R)]
+            square = square + np.einsum("nrf,n,nrg->fg", A, weight, A, optimize=True)
+            noise = noise + np.einsum("nrf,nr,nrg->fg", A[on], (weight[on, None] * R[on]) ** 2, A[on], optimize=True)
+            begin += len(R)
+    scale = np.sqrt(np.maximum(np.diag(square), 1e-300))
+    values, vectors = np.linalg.eigh(square / np.outer(scale, scale))
+    kept = values > SMALL * values[-1]
+    rows = (vectors[-count:, kept] / values[kept]) @ vectors[:, kept].T / scale / scale[-count:, None]
+    n = sum(int(np.sum(mine)) for mine in measured)
+    return np.sqrt(np.diag(rows @ noise @ rows.T) * n / max(1, n - count)) * scaling.units

@@ -24,7 +24,7 @@ from sapm.methods.build import (
 from sapm.names import brief
 from sapm.problem import PDE, PROBLEMS
 from sapm.regression import Regression, whole
-from sapm.resample import EVERY
+from sapm.resample import EVERY, evolves
 from sapm.summary import straight
 
 
@@ -82,6 +82,7 @@ def plan(
         options = ({"scale": True} if auto else {}) | (options or {}) | {"chunk": many}
         if auto:
             init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
+    again = False
     if method == "auto":
         held_out = getattr(problem, "validation", None) is not None
         separable = not getattr(problem, "beyond", "")
@@ -89,6 +90,7 @@ def plan(
         anew = EVERY if counted and isinstance(problem, PDE) and not problem.equation.first_order_linear else 0
         anew = (options or {}).get("resample", anew)
         method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable, anew)
+        again = evolves(problem) and more.get("resample") and max_iter is None and "stages" not in (options or {})
         model = "ls" if method == "lbfgs" else model  # it is on the true loss
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
@@ -97,6 +99,9 @@ def plan(
             # Measured (docs/how-it-works.md): sweeps alone, or polished from another start, end up to a thousand times higher.
             init, start = init or default_init("lbfgs", kind, sigma, widths), start or "noise"
     options = resolve_options(method, options, bool(choice))
+    if options.get("stages") and not (options["resample"] and evolves(problem)):
+        what = "nonlinear PDEs with an Initial condition and no numbers to find, where points are drawn anew (options: resample)"
+        raise ValueError(f"options has stages, which is for {what}; leave it out.")
     if options.get("resample") and not (kind == "pde" and (model == "ls" or options["lifted"] == 0)):
         raise ValueError("options has resample, which is for PDEs on the true loss; use model='ls', or lifted=0 beside it.")
     return {
@@ -120,7 +125,7 @@ def plan(
         "beta": checks.layers("beta", beta, depth),
         "options": options,
         "choice": choice,
-    }, sigma
+    } | ({"again": checks.count(points)} if again else {}), sigma
 
 
 def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tuple[int, int, list[int]]:

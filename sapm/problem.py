@@ -94,7 +94,7 @@ class PDE:
         put("ansatz", self._hard())
         put("ill_posed", never_met(self) if self.followed else self._left_open())
         if self.ill_posed:
-            warnings.warn(self.ill_posed, stacklevel=3)
+            warnings.warn(self.ill_posed, stacklevel=4)
 
     def _no_two_speak_against_each_other(self) -> None:
         """Refuse two conditions that give u, or its normal derivative, different values on the same face."""
@@ -196,11 +196,19 @@ class PDE:
     def _more_than_needed(self, covered: set[str]) -> bool:
         """Whether faces have more data than the equation asks for, from which its parameters may follow."""
         keys = self.equation.keys
+        around = {name for c in self.conditions if isinstance(c, Periodic) for name in c.coordinates}
+        if self.equation.rows > len(self.fields) or any(stem(f)[:-1] in around for c in self.stated for f in self.faces(c)):
+            return True
         pairs = [(c.about == "value", stem(f), i) for c in self.stated for f in self.faces(c) for i in c.meant(self.fields)]
         slopes, values = ({(f, i) for value, f, i in pairs if value is wanted} for wanted in (False, True))
         both = {face for face, _ in slopes & values} - ({"t-"} if ("t", "t") in keys else set())
-        once = [name for name in self.domain.names if max((key.count(name) for key in keys), default=0) == 1]
-        return bool(both) or "t+" in covered or any({f"{name}-", f"{name}+"} <= covered for name in once)
+        twice = [
+            {f"{name}-", f"{name}+"} <= {f for f, of in values if of == i} and max(key.count(name) for key in mine) == 1
+            for i, mine in enumerate(self.equation.keys_of_fields())
+            for name in self.domain.names
+            if mine
+        ]
+        return bool(both) or "t+" in covered or any(twice)
 
     @property
     def beyond(self) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sapm.run import Moment, Run
 
-QUIET = 60.0  # seconds between two lines where there is no terminal, as in the log of a batch job
+FIRST, QUIET = 10.0, 60.0  # seconds to the first line, and from one to the next, without a terminal, as in a batch job's log
 
 
 class Left(ProgressColumn):
@@ -27,12 +27,12 @@ class Left(ProgressColumn):
 
 
 class Bar:
-    """A context that shows moments of a run: live on a terminal or in a notebook, elsewhere a line for every minute."""
+    """A context that shows moments of a run: live on a terminal or in a notebook, elsewhere a line now and then."""
 
     def __init__(self, label: str, iterations: int, seconds: float | None, on: bool, first: int = 0):
         console = Console(stderr=True)
         self.shown = on and (console.is_terminal or console.is_jupyter)
-        self.lines, self.said, self.label = on and not self.shown, time.monotonic(), label
+        self.lines, self.due, self.label = on and not self.shown, time.monotonic() + FIRST, label
         self.iterations, self.seconds, self.first = iterations, seconds, first
         self.origin: float | None = None
         text = TextColumn("{task.description}  [dim]{task.fields[text]}[/dim]")
@@ -49,7 +49,7 @@ class Bar:
             self.progress.stop()
 
     def show(self, moment: Moment) -> None:
-        late = self.lines and time.monotonic() > self.said + QUIET
+        late = self.lines and time.monotonic() > self.due
         if not self.shown and not late:
             return
         i = int(np.nanargmin(np.where(np.isfinite(moment.loss), moment.loss, np.inf)))
@@ -66,7 +66,7 @@ class Bar:
             if self.seconds is not None:
                 left = max(0.0, min(left, self.seconds - moment.seconds))
         if late:
-            self.said = time.monotonic()
+            self.due = time.monotonic() + QUIET
             with suppress(OSError, ValueError):  # a log that cannot be written to ends no run
                 print(f"{self.label}  {text}  {moment.seconds:.0f} s", file=sys.stderr, flush=True)
             return

@@ -14,7 +14,7 @@ from sapm.domain import domain_from
 from sapm.names import brief, nearest, shown
 from sapm.pointwise import evaluate
 from sapm.success import MANY
-from sapm.summary import heading, straight
+from sapm.summary import PASSING, heading, parameters, straight
 from sapm.summary import shown as best_rows
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ def page(result: Any, title: str = "") -> str:
     lead = f"Best of {len(rows)} seeds: true loss {best['mean_squared_loss']:.2e}"
     lead += f", relative error {error:.2e}." if error is not None else "."
     if result.best.parameters:
-        lead += " Found: " + ", ".join(f"{name} = {value:.6g}" for name, value in result.best.parameters.items()) + "."
+        lead += f" Found: {parameters(result)}."
     if result.samples.kind == "pde" and error is None:
         lead += f" {result.error_estimate()}"
     if len(rows) >= MANY:
@@ -347,7 +347,7 @@ def page(result: Any, title: str = "") -> str:
         f"<figure>{image(figure)}<figcaption>{CAPTIONS[name]}</figcaption></figure>" for name, figure in figures(result).items()
     )
     seeds = f"{len(rows)}, from {min(c['seeds'])} to {max(c['seeds'])}" if others else c["seeds"]
-    items = [item for item in (c | {"seeds": seeds}).items() if item[0] not in ("lowest", "drawn_at", "fresh", "over", "ended")]
+    items = [item for item in (c | {"seeds": seeds}).items() if item[0] not in PASSING]
     settings = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>" for k, v in items)
     warning = getattr(result.problem, "ill_posed", "")
     warned = f'<p class="certificate">{html.escape(warning)}</p>' if warning else ""

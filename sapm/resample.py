@@ -1,9 +1,11 @@
-"""Points where they are needed: now and then, half of them are drawn anew where the residual is large."""
+"""Points where they are needed: at first in the beginning of the time, if it is long; then, now and then, half of them are drawn
+anew where the residual is large."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,12 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.conditions import Initial
+from sapm.devices import agreed
 from sapm.jet import Activation, float64
+from sapm.methods.build import affordable, build
 from sapm.network import Network
 from sapm.problem import PDE
+from sapm.result import weights_of
 from sapm.run import Run
-from sapm.samples import Samples, Weights, network_of
-from sapm.summary import LOST
+from sapm.samples import Samples, Weights, data_size, network_of
+from sapm.summary import LOST, PASSING
 from sapm.term import Term
 from sapm.train import STOPPED, settled
 
@@ -28,6 +34,13 @@ KEPT = " Kept is the network of iteration"
 FAR, ENOUGH = 10.0, 3  # times as large, that more points are taken, up to so many for every weight
 EARLY = 1 / 3  # of the time for a run: later, more points and longer steps are not worth it
 TIMES, LESS = 8, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end
+STAGES, SOLVED, STUCK = (
+    3,
+    1e-3,
+    3,
+)  # doublings of the time; how small errors must be for the next, or how many looks at most
+HALF = 1 / 2  # of the steps, or the seconds: then the time is all of it
+AGAIN = 3  # times as many steps for a second attempt
 
 
 @jax.jit
@@ -72,6 +85,96 @@ def harder(
     tested = {row.tobytes() for row in np.ascontiguousarray(held)}
     first = first[[row.tobytes() not in tested for row in first]][: n - many]
     return np.concatenate([first, pool[drawn]]), least
+
+
+def evolves(problem) -> bool:
+    """Whether u follows from its start in a way that is not linear: then it may be trained in stages of time."""
+    if not isinstance(problem, PDE) or not problem.equation.nonlinear or problem.equation.parameters:
+        return False
+    return any(isinstance(c, Initial) for c in problem.conditions)
+
+
+def in_stages(config: dict, seconds: float | None) -> dict:
+    """The configuration of a second attempt, where the first one was no solution."""
+    kept = {name: value for name, value in config.items() if name not in PASSING}
+    said = "A first attempt ended in no solution; this is a second one, on an eighth, a quarter, half and all of the time. "
+    more = {"points": config["again"], "max_iter": AGAIN * config["max_iter"], "max_seconds": seconds}
+    return kept | more | {"options": config["options"] | {"stages": STAGES}, "choice": config["choice"] + said}
+
+
+def early(problem: PDE, samples: Samples, share: float) -> np.ndarray:
+    """As many points as there are, in that share of the time; the first of the sequence, without test points."""
+    domain, n, held = problem.domain, len(samples.terms[0].y), np.ascontiguousarray(samples.test.get("x", np.zeros((0, 1))))
+    i, tested, many = domain.names.index("t"), {row.tobytes() for row in held}, n + len(held)
+    center, spread = (part[i] for part in domain.frame)
+    while True:
+        x = np.ascontiguousarray(domain.points(many))
+        x = x[x[:, i] <= center + (2 * share - 1) * spread] if share < 1 else x
+        x = x[[row.tobytes() not in tested for row in x]]
+        if len(x) >= n:
+            return x[:n]
+        many, share = 2 * many, share if many < MOST * 25 else 1.0  # a shape may have next to nothing there
+
+
+def at_points(problem: PDE, samples: Samples, x: np.ndarray, config: dict) -> Samples:
+    """Samples at these points in place of others, in the same units."""
+    held = samples.test.get("x", 0)
+    return replace(problem.samples(x, config["boundary_points"], held, config["mu"]), kept=samples.scaling)
+
+
+def first_stage(problem: PDE, samples: Samples, config: dict) -> tuple[Samples, dict]:
+    """The samples that a run begins with, if it takes its time in stages."""
+    share = 0.5 ** config["options"]["stages"]
+    return at_points(problem, samples, early(problem, samples, share), config), config | {"points": None, "stage": [share, 0]}
+
+
+def _solved(run: Run, samples: Samples) -> bool:
+    """Whether half of the seeds fit what they were given."""
+    alive = [status not in LOST for status in run.status]
+    return bool(np.median(run.history["mean_squared_loss"][alive, -1]) <= SOLVED**2 * data_size(samples))
+
+
+Training = tuple[Run, Samples, Any, "Lowest", dict]
+
+
+def look_elsewhere(problem: PDE, training: Training, sigma: Activation, at: int, every: int, seconds: float | None) -> Training:
+    """A run after a look at other points: with the points to go on with, or closed where looking shows no more progress."""
+    run, samples, method, lowest, config = training
+    config: dict[str, Any] = config | {"drawn_at": at}
+    used = 0.0 if seconds is None else float(run.history["seconds"].max()) / seconds
+    used = float(agreed(used)[0])
+    share, since = config.get("stage") or (1.0, 0)
+    if share < 1:
+        if at >= HALF * config["max_iter"] or used > HALF:
+            share = 1.0
+        elif _solved(run, samples) or at - since >= STUCK * every:
+            share *= 2
+        else:
+            return run, samples, method, lowest, config
+        x, config["stage"], grown = early(problem, samples, share), [share, at], True
+    else:
+        grown = False
+        weights = weights_of(run, samples, config)
+        solved = [weights[i] for i in run.ranking if run.status[i] not in LOST]
+        more = used < EARLY and bool(problem.equation.nonlinear)  # shocks are of these; elsewhere it only took time
+        more = more and _twice_is_little(problem, samples, config, method.widths)
+        x, size = harder(problem, samples, solved, sigma, at // every, more)
+        lowest, config["fresh"] = lowest.seen(run, size), [*config.get("fresh", ()), size]
+        if no_longer_falls(config["fresh"]):
+            why = f"the residual at fresh points no longer falls, after {at} iterations."
+            return closed(run, "stalled", why), samples, method, lowest, training[-1] | {"over": True}
+    if x is not None:
+        samples, config["points"] = at_points(problem, samples, x, config), None
+        method = build(samples, config, sigma)
+        run = renewed(run, method, grown)
+    return run, samples, method, lowest, config
+
+
+def _twice_is_little(problem: PDE, samples: Samples, config: dict, widths: Sequence[int]) -> bool:
+    """Whether Gauss-Newton steps on twice as many points are still such as "auto" would take."""
+    equation, n = problem.equation, 2 * len(samples.terms[0].y)
+    rows = n * equation.rows + (config["boundary_points"] or 0) * len(problem.fields)
+    return affordable(rows, n * equation.channels * equation.rows, widths)
 
 
 @dataclass(frozen=True)
@@ -140,19 +243,19 @@ def closed(run: Run, status: str, why: str) -> Run:
     return replace(run, status=states, reason=reason)
 
 
-@jax.jit
-def _renew(method: Any, states):
-    return settled(jax.vmap(method.renewed)(states))
+@partial(jax.jit, static_argnums=2)
+def _renew(method: Any, states, damped: bool):
+    return settled(jax.vmap(lambda state: method.renewed(state, method.damping if damped else None))(states))
 
 
 @float64
-def renewed(run: Run, method: Any) -> Run:
+def renewed(run: Run, method: Any, damped: bool = False) -> Run:
     """A run that goes on with other samples: seeds that had nothing more to gain have again. Dropped and non-finite ones
-    stay as they are."""
+    stay as they are. `damped`: as at the start, where the samples are so different that a bold step would lose what there is."""
     history = dict(run.history)
     history["iteration"] = history["iteration"].copy()
     alive = np.array([status not in LOST for status in run.status])
     history["iteration"][alive, -1] = history["iteration"][:, -1].max()
     status = tuple("finished" if on else old for on, old in zip(alive, run.status, strict=True))
     reason = tuple("" if on else old for on, old in zip(alive, run.reason, strict=True))
-    return replace(run, method=method, states=_renew(method, run.states), history=history, status=status, reason=reason)
+    return replace(run, method=method, states=_renew(method, run.states, damped), history=history, status=status, reason=reason)

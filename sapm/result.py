@@ -16,7 +16,7 @@ from jaxtyping import Array
 from sapm import report, store, stored
 from sapm.characteristics import reference
 from sapm.domain import domain_from
-from sapm.estimate import Estimate, estimated
+from sapm.estimate import Estimate, estimated, observed, standard_errors
 from sapm.halving import ranking
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
 from sapm.methods.build import build
@@ -25,7 +25,7 @@ from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
 from sapm.regression import whole
 from sapm.run import Run
-from sapm.samples import Samples, check_same, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
+from sapm.samples import Samples, check_same, data_size, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution
 from sapm.success import Success, success
 from sapm.summary import LOST, Summary, summary
@@ -74,8 +74,7 @@ class Result:
     def table(self) -> list[dict]:
         """One row per seed."""
         run, samples = self.run, self.samples
-        size = sum(float(np.sum(np.asarray(t.weight) * np.sum(np.asarray(t.y) ** 2, -1))) for t in samples.terms)
-        loss, true = run.final("loss"), run.final("mean_squared_loss")
+        size, loss, true = data_size(samples), run.final("loss"), run.final("mean_squared_loss")
         rows = []
         for i, u in enumerate(self.seeds):
             row: dict[str, Any] = {
@@ -109,9 +108,10 @@ class Result:
         paper's rule), or, with a number, those whose true loss is below it."""
         return success(self.run, below)
 
-    def summary(self) -> Summary:
-        """The table, of many seeds the best, with what was run and what the certificate says; print it or show it with rich."""
-        return summary(self)
+    def summary(self, estimate: bool = True) -> Summary:
+        """The table, of many seeds the best, with what was run and what the certificate says; print it or show it with rich.
+        `estimate`: with that of the error, which takes some seconds the first time."""
+        return summary(self, estimate)
 
     def __repr__(self) -> str:
         row = self.table[self.run.best]
@@ -175,9 +175,9 @@ class Result:
             loss = self.run.final("loss")
             residual = self.table[i]["train_error"] or 0.0
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
-            self._estimates[i] = Estimate(
-                error, share, apart, len(terms[0].y), isinstance(self.problem, PDE), worse, relative, residual
-            )
+            given, points = isinstance(self.problem, PDE), len(terms[0].y)
+            more = {"more": points > len(samples.terms[0].y), "measured": bool(observed(self.problem))}
+            self._estimates[i] = Estimate(error, share, apart, points, given, worse, relative, residual, **more)
         return self._estimates[i]
 
     @cached_property
@@ -185,29 +185,42 @@ class Result:
         return {}
 
     @cached_property
+    def standard_errors(self) -> dict[str, float]:
+        """Of the numbers found by the best seed, from what measured values (`Observed`) differ by from u; none without these."""
+        if not self.samples.parameters or not observed(self.problem):
+            return {}
+        terms = self.problem.samples(self._more_points, self.config["boundary_points"], 0, self.config["mu"]).terms
+        found = standard_errors(self.samples, terms, self.problem, self.best.network_weights, self.best.sigma)
+        return dict(zip(self.samples.parameters, map(float, found), strict=True))
+
+    @property
+    def _more_points(self) -> np.ndarray:
+        """Up to four times as many as were trained on, and others."""
+        domain, trained = self.problem.domain, len(self.samples.terms[0].y)
+        return domain.points(min(4 * trained, MOST), domain.first + trained + len(self.samples.test.get("x", ())))
+
+    @cached_property
     def _finer(self) -> tuple[Term, ...]:
         """The problem at more and other points than it was trained on; from a file, at those held out beside those trained on."""
         samples, problem = self.samples, self.problem
         if not isinstance(problem, PDE):
             return samples.terms if samples.held is None else (samples.held, *samples.terms)
-        trained = len(samples.terms[0].y)
-        x = problem.domain.points(min(4 * trained, MOST), problem.domain.first + trained + len(samples.test.get("x", ())))
         boundary = 2 * sum(len(term.y) for term in samples.terms[1:])
-        return problem.samples(x, max(boundary, len(problem.stated)), 0, self.config["mu"]).terms
+        return problem.samples(self._more_points, max(boundary, len(problem.stated)), 0, self.config["mu"]).terms
 
     def plot(self, kind: str = "loss", seed: int | None = None):
         """A matplotlib figure: "loss" (every seed), "bound" (actual and true loss with the bound), "solution" or "error"
         (one or two coordinates). `seed`: the index of another seed than the best."""
         return report.plot(self, kind, seed)
 
-    def report(self, path: str | Path) -> Path:
+    def report(self, path: str | Path, title: str = "") -> Path:
         """Write one self-contained HTML page with the table, the certificate and the figures."""
         path = Path(path)
         if path.suffix not in (".html", ".htm"):
             raise ValueError(
                 f"{path} is to be a web page; let its name end in .html, and print it from there to have another format."
             )
-        store.write_whole(path, report.page(self).encode())
+        store.write_whole(path, report.page(self, title).encode())
         return path
 
     def save(self, path: str | Path) -> Path:

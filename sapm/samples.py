@@ -335,6 +335,11 @@ def data_scaling(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> 
     return scaling, size
 
 
+def data_size(samples: Samples) -> float:
+    """The loss of u = 0: what losses are relative to."""
+    return sum(float(np.sum(np.asarray(t.weight) * np.sum(_given(t) ** 2, -1))) for t in samples.terms)
+
+
 @float64
 def _given(term: Term) -> np.ndarray:
     """What the term is where u = 0: its data, up to their sign."""

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from sapm import checks, store, stream
 from sapm.devices import agreed, anywhere, first_process, held_back, mesh_of
 from sapm.halving import rungs
 from sapm.jet import Activation
-from sapm.methods.build import affordable, build, start_at
+from sapm.methods.build import build, start_at
 from sapm.names import brief, by_name
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
-from sapm.resample import EARLY, LOST, Lowest, at_held, at_last, closed, harder, no_longer_falls, renewed
+from sapm.resample import LOST, Lowest, at_held, at_last, closed, first_stage, harder, in_stages, look_elsewhere
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
@@ -132,16 +132,24 @@ def execute(
     progress: bool = True,
     on_record: Callable[[Progress], Any] | None = None,
     mesh: Mesh | None = None,
+    again: bool = False,
 ) -> Result:
-    """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder."""
+    """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder.
+
+    `again`: in place of a run that ended in no solution.
+    """
     options, seconds, config = config["options"], config["max_seconds"], dict(config)
+    if previous is None and options.get("stages") and options.get("resample"):
+        samples, config = first_stage(problem, samples, config)
     ended = config.pop("ended", np.inf)  # the residual elsewhere of the network that it had ended with
     method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
         first = _done(previous)
         seconds = None if seconds is None else seconds + float(previous.history["seconds"].max())
-    if folder is not None and previous is None:
+    if folder is not None and again:
+        folder.write_history([])
+    elif folder is not None and previous is None:
         folder.begin(config, store.environment())
     next_save = -np.inf
     learn: Callable[..., Run] = partial(train, mesh=mesh)
@@ -178,11 +186,11 @@ def execute(
         if on_record is None or not moment.recorded:
             return False
         arrays = (moment.loss.copy(), moment.mean_squared_loss.copy(), moment.bound_ratio)
-        now = partial(_so_far, moment, samples, config, problem)
+        now = partial(_so_far, moment, lowest, samples, config, problem)
         stop = on_record(Progress(moment.iteration, moment.seconds, *arrays, now))
-        return stop is not None and bool(np.all(stop))
+        return np.asarray(stop).dtype == bool and bool(np.size(stop)) and bool(np.all(stop))
 
-    label = heading(config)
+    label = heading(config) + (", a second attempt" if again else "")
     shown = progress and first_process()
     with (
         Bar(label, config["max_iter"], seconds, shown, first) as bar,
@@ -207,25 +215,11 @@ def execute(
                 warnings.warn(f"the points stay as they are: to draw others the problem is needed; {how}.", stacklevel=4)
                 due = every = 0
             if due and run is not None:
-                try:
-                    solved = _by_rank(run, samples, config)
-                    early = seconds is None or float(run.history["seconds"].max()) < EARLY * seconds
-                    early = early and bool(problem.equation.nonlinear)  # shocks are of these; elsewhere it only took time
-                    early = early and _twice_is_little(problem, samples, config, method.widths)
-                    x, size = harder(problem, samples, solved, sigma, at // every, bool(agreed(early)[0]))
-                    fresh, seen = [*config.get("fresh", ()), size], lowest.seen(run, size)
-                    then, moved = config | {"drawn_at": at, "fresh": fresh}, (run, samples, method)
-                    if over := no_longer_falls(fresh):
-                        why = f"the residual at fresh points no longer falls, after {at} iterations."
-                        then, moved = config | {"over": True}, (closed(run, "stalled", why), samples, method)
-                    elif x is not None:
-                        held = samples.test.get("x", 0)
-                        new = problem.samples(x, config["boundary_points"], held, config["mu"])
-                        new, then["points"] = replace(new, kept=samples.scaling), None
-                        built = build(new, then, sigma)
-                        moved = renewed(run, built), new, built
-                    (run, samples, method), lowest, config = moved, seen, then  # all or nothing, whenever Ctrl-C comes
-                    if over:
+                try:  # all or nothing, whenever Ctrl-C comes
+                    run, samples, method, lowest, config = look_elsewhere(
+                        problem, (run, samples, method, lowest, config), sigma, at, every, seconds
+                    )
+                    if config.get("over"):
                         break
                 except KeyboardInterrupt:
                     run = closed(run, "interrupted", f"interrupted after {at} iterations.")
@@ -282,6 +276,16 @@ def execute(
     lowest = lowest.seen(last, ended) if lowest.states is not None else lowest
     run, config = lowest.kept_by(last), lowest.noted(config)
     result = Result(run, samples, config, problem)
+    left = None if seconds is None else seconds - float(run.history["seconds"].max())
+    try:
+        failed = isinstance(problem, PDE) and _failed(result, left)
+    except KeyboardInterrupt:
+        run, failed = closed(run, "interrupted", f"interrupted after {_done(run)} iterations."), False
+        result = Result(run, samples, config, problem)
+    if agreed(failed)[0]:
+        second = in_stages(config, left)
+        samples = problem.samples(second["points"], second["boundary_points"], second["test_points"], second["mu"])
+        return execute(problem, samples, second, sigma, None, None, folder, progress, on_record, mesh, again=True)
     if folder is not None:
         folder.write_history(lines(run))
         folder.save(folder.model, *to_file(run, samples, config))
@@ -290,19 +294,22 @@ def execute(
     return result
 
 
+def _failed(result: Result, left: float | None) -> bool:
+    """Whether a run that came to its end is no solution, and there is time to try another way."""
+    run = result.run
+    ended = not {"out of time", "stopped", "interrupted"} & set(run.status) and not set(run.status) <= set(LOST)
+    early = left is None or left > float(run.history["seconds"].max())
+    return bool(result.config.get("again")) and ended and early and result.error_estimate().no_solution
+
+
 def _done(run: Run) -> int:
     return int(run.history["iteration"].max())
 
 
-def _twice_is_little(problem: PDE, samples: Samples, config: dict, widths: Sequence[int]) -> bool:
-    """Whether Gauss-Newton steps on twice as many points are still such as "auto" would take."""
-    equation, n = problem.equation, 2 * len(samples.terms[0].y)
-    rows = n * equation.rows + (config["boundary_points"] or 0) * len(problem.fields)
-    return affordable(rows, n * equation.channels * equation.rows, widths)
-
-
-def _so_far(moment: Moment, samples: Samples, config: dict, problem) -> Result:
-    return Result(moment.run(), samples, config, problem)
+def _so_far(moment: Moment, lowest: Lowest, samples: Samples, config: dict, problem) -> Result:
+    run = moment.run()
+    least = lowest.unless_lost(run)
+    return Result(least.kept_by(run), samples, least.noted(config), problem)
 
 
 def _by_rank(run: Run, samples: Samples, config: dict) -> list:
@@ -352,6 +359,7 @@ def resume(
         if max_iter is not None:
             done = _done(before.run)
             config["max_iter"] = checks.budget(max_iter)
+            config.pop("again", None)
             if max_iter < done:
                 raise ValueError(f"max_iter={max_iter} is behind: {path} has {done} iterations already; give more, or nothing.")
         mesh = mesh_of(devices, len(before.run.seeds))

@@ -334,7 +334,8 @@ class Folder:
             return
         if self.checkpoint.exists():
             raise ValueError(
-                f"out={str(self.path)!r} holds a run; continue it with sapm.resume or choose another folder; nothing was changed."
+                f"out={str(self.path)!r} holds a run; continue it with sapm.resume(…) or `sapm resume …`, or choose another "
+                "folder; nothing was changed."
             )
         if not unused(self.path):
             self._claim.refused = True

@@ -101,8 +101,10 @@ def _settings(config: dict, need: Callable) -> None:
     need(_count(config.get("max_iter")), f"its max_iter is {brief(config.get('max_iter'))}")
     for name, usual in (("key", None), ("drawn_at", 0)):
         need(_count(config.get(name, usual)), f"its {name} is {brief(config.get(name))}")
-    for name in ("points", "boundary_points", "test_points", "max_seconds", "mu"):
-        given = config.get(name, "missing")
+    share, since = stage if isinstance(stage := config.get("stage", [1.0, 0]), list) and len(stage) == 2 else (0.0, 0)
+    need(0 < number(share) <= 1 and _count(since), f"its stage is {brief(stage)}")
+    for name in ("points", "boundary_points", "test_points", "max_seconds", "mu", "again"):
+        given = config.get(name, None if name == "again" else "missing")
         right = 0 < number(given) < np.inf if name in ("max_seconds", "mu") else _count(given)
         need(given is None or right, f"its {name} is {brief(given)}")
     fresh, other = config.get("fresh", []), [config.get(name) or 0.0 for name in ("lowest", "ended")]

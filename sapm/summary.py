@@ -14,6 +14,7 @@ from sapm.success import MANY
 
 ROWS = 20  # shown of a table with more
 LOST = ("dropped", "non-finite")  # seeds that have no say
+PASSING = ("drawn_at", "fresh", "lowest", "ended", "over", "stage", "again")  # what a configuration says of its moment alone
 STARTS = {  # of the auxiliary variables, in words
     "uniform": "drawn from U(-1, 1)",
     "forward": "those of a forward pass",
@@ -53,7 +54,7 @@ def shown(result: Any) -> tuple[list[int], str]:
     return order[:ROWS], f"… and {len(order) - ROWS} more: {each}."
 
 
-def summary(result: Any) -> Summary:
+def summary(result: Any, estimate: bool = True) -> Summary:
     c, error = result.config, "solution_error" if result.samples.kind == "pde" else "test_error"
     hidden = c["width"] if isinstance(c["width"], int) else "-".join(map(str, c["width"]))
     title = f"{heading(c)}: depth {c['depth']}, width {hidden}, {c['activation']}"
@@ -69,8 +70,8 @@ def summary(result: Any) -> Summary:
     if "dropped" in result.run.status:
         caption += f"\n{halved(result.run)}"
     if result.best.parameters:
-        caption += f"\nfound: {parameters(result)}."
-    if result.samples.kind == "pde" and "y" not in result.samples.test:
+        caption += f"\nfound: {parameters(result, estimate)}."
+    if estimate and result.samples.kind == "pde" and "y" not in result.samples.test:
         caption += f"\n{result.error_estimate()}"
     if getattr(result.problem, "ill_posed", ""):
         caption += f"\nWarning: {result.problem.ill_posed}"
@@ -93,16 +94,17 @@ def summary(result: Any) -> Summary:
     return table
 
 
-def parameters(result: Any) -> str:
-    """Those of the best seed, and how far those of the other seeds lie apart."""
+def parameters(result: Any, estimate: bool = True) -> str:
+    """Those of the best seed, by how much they may be off, and how far those of the other seeds lie apart."""
     others = [u.parameters for u, status in zip(result.seeds, result.run.status, strict=True) if status not in LOST]
-    found = []
+    found, noise = [], result.standard_errors if estimate else {}
     for name, value in result.best.parameters.items():
         each = [p[name] for p in others]
         spread = f" ({min(each):.6g} to {max(each):.6g})" if len(each) > 1 else ""
-        found.append(f"{name} = {value:.6g}{spread}")
-    ranges = f"; in brackets, of {len(others)} seeds, which say nothing of noise in the data" if len(others) > 1 else ""
-    return ", ".join(found) + ranges
+        found.append(f"{name} = {value:.6g}" + (f" ± {noise[name]:.1g}" if name in noise else "") + spread)
+    errors = "; ± is one standard error, by the noise of what was observed" if noise else ""
+    ranges = f"; in brackets the range of {len(others)} seeds" + ("" if noise else ", which says nothing of noise in the data")
+    return ", ".join(found) + errors + ranges * (len(others) > 1)
 
 
 def halved(run: Run) -> str:

@@ -308,8 +308,8 @@ def keys_of(seeds: Sequence[int], key: int):
 def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, watch, fresh: bool, interrupted) -> Run:
     """Let a loop go on until its seeds or its budgets end; `fresh`: its first record is new."""
     show = watch or (lambda moment: False)
+    loop.mark()
     try:
-        loop.mark()
         stop = show(loop.moment(recorded=fresh))
         while loop.active.any() and loop.iteration < iterations:
             if anywhere(interrupted()):
@@ -320,7 +320,7 @@ def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, wa
                 loop.close("stopped", f"stopped by the callback after {at} iterations.")
                 break
             if left <= 0:
-                loop.close("out of time", f"the time was up ({seconds:.4g} s) after {at} iterations.")
+                loop.close("out of time", f"the time was up ({seconds:.4g} s in all) after {at} iterations.")
                 break
             goal = min(loop.next_stop(at), iterations)
             loop.advance(goal - at, min(loop.turn, left))

@@ -13,9 +13,11 @@ import onnx.reference
 import pytest
 from command import call
 from scipy.io import loadmat
+from typer.testing import CliRunner
 
 import sapm
 from sapm import arguments as checks
+from sapm.cli import app
 from sapm.experiments import EXPERIMENTS
 from sapm.names import plain
 from sapm.report import _positive
@@ -233,3 +235,34 @@ def test_interrupt_keeps_the_run(tmp_path):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130 and f"continue with: sapm resume {out}" in stderr and "Traceback" not in stderr
     assert sapm.load(out / "model.sapm").table[0]["status"] == "interrupted"
+
+
+HEAT = """
+import sapm
+start = sapm.Initial(lambda p: p.x * (1 - p.x))
+problem = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - u.xx, [start, sapm.Dirichlet(0)])
+"""
+
+
+def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
+    """The run is over, and its table is shown; so it is when Ctrl-C ends the run, without an estimate."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "heat.py").write_text(HEAT)
+
+    def pressed(self, seed=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sapm.result.Result.error_estimate", pressed)
+    asked = ("run", "heat.py:problem", *SMALL, "--max-iter", 2, "--quiet")
+    cut = call(*asked, code=130)
+    assert "true loss" in cut.output and "had begun" not in cut.output
+    kept = call(*asked, "--out", "kept", code=130)
+    assert "the run had ended, and sapm report kept writes its page" in kept.output
+    assert (tmp_path / "kept" / "model.sapm").exists()
+
+
+def test_a_setting_given_as_an_option():
+    said = lambda name: CliRunner().invoke(app, ["run", "heat_1d", name, "300"]).output  # noqa: E731
+    assert "It is a setting: --set points=…" in said("--points")
+    assert "It is a setting: --set boundary_points=…" in said("--boundary-points")
+    assert "No such option: --pointz" in said("--pointz") and "setting" not in said("--pointz")

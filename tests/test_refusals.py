@@ -130,7 +130,7 @@ CASES = {
     "not finite": (lambda: sapm.Function(BOX, lambda p: p.x / 0), ValueError, r"f is not finite at \(t=.*, x=.*\)"),
     # equations
     "unknown coordinate": (lambda: pde(lambda p, u: u.t - p.y * u.x), ValueError, "p.y is not a coordinate"),
-    "unknown derivative": (lambda: pde(lambda p, u: u.t - u.vlaue), ValueError, "u.vlaue is not known; .* Did you mean 'value'"),
+    "unknown derivative": (lambda: pde(lambda p, u: u.t - u.vlaue), ValueError, "u.vlaue is not known .* Did you mean 'value'"),
     "unknown direction": (lambda: pde(lambda p, u: u.d("z")), ValueError, "a derivative along 'z'; there are t, x"),
     "a function of x": (lambda: pde(conditions=[sapm.Initial(jnp.sin)]), ValueError, "called with a point p, .* write p.t, p.x"),
     "NumPy of x": (lambda: pde(conditions=[sapm.Initial(np.sin)]), ValueError, "called with a point p, not with a number"),

@@ -121,6 +121,7 @@ def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_probl
 def test_nothing_is_kept_where_nothing_could_be_compared(tmp_path, monkeypatch):
     """Residuals that are not finite at fresh points: cut and continued, the last network stands for the run."""
     monkeypatch.setattr("sapm.solver.harder", lambda *given: (None, np.inf))
+    monkeypatch.setattr(resample, "harder", lambda *given: (None, np.inf))
     whole = sapm.solve(string(), **EVERY_2, max_iter=6)
     sapm.solve(string(), **EVERY_2, max_iter=4, out=tmp_path / "run")
     cut = sapm.resume(tmp_path / "run", max_iter=6, problem=string(), progress=False)
@@ -159,6 +160,45 @@ def test_an_interrupt_when_training_is_over_loses_nothing(tmp_path, monkeypatch)
 def test_no_more_points_than_a_step_can_take(monkeypatch):
     monkeypatch.setattr(resample, "WORSE", 0.0)
     monkeypatch.setattr(resample, "FAR", 0.0)
-    monkeypatch.setattr("sapm.solver.affordable", lambda rows, tangents, widths: rows <= 42)
+    monkeypatch.setattr("sapm.resample.affordable", lambda rows, tangents, widths: rows <= 42)
     result = sapm.solve(bent(), **EVERY_2, max_iter=7)
     assert len(result.samples.terms[0].y) == 40
+
+
+def test_a_result_so_far_keeps_what_the_run_keeps(tmp_path):
+    """A file that a callback saves is continued to the same end."""
+    problem = sapm.PDE(sapm.Box(t=(0, 4)), lambda p, u: u.t + u.value**2 - jnp.sin(8 * p.t), [sapm.Initial(1.0)])
+    settings = TINY | {"width": 6, "seeds": 2, "options": {"resample": 4}, "max_iter": 22}
+
+    def save(state):
+        if state.iteration in (14, 18, 21):
+            state.result().save(tmp_path / f"{state.iteration}.sapm")
+
+    whole = sapm.solve(problem, **settings, on_record=save)
+    for at in (14, 18, 21):
+        resumed = sapm.resume(tmp_path / f"{at}.sapm", problem=problem, progress=False)
+        assert resumed.table == whole.table
+
+
+def test_what_a_callback_returns(capsys):
+    """True stops; the number of letters that were written does not, nor does nothing at all."""
+    for returned, end in ((3, 6), ([], 6), (None, 6), ("yes", 6), (True, 0), (np.array([True, True]), 0), (np.bool_(False), 6)):
+        result = sapm.solve(string(), **TINY, max_iter=6, on_record=lambda state, r=returned: r)
+        assert result.history["iteration"].max() == end
+
+
+def test_an_interrupt_where_points_are_drawn_loses_nothing(monkeypatch):
+    """Even one before the first step with the new points was marked."""
+    from sapm.train import Loop
+
+    marks, mark = [], Loop.mark
+
+    def pressed(self):
+        marks.append(self.iteration)
+        if len(marks) > 2 and marks[-1] == marks[-2] == 4:  # the first of a segment is where the last one ended
+            raise KeyboardInterrupt
+        mark(self)
+
+    monkeypatch.setattr(Loop, "mark", pressed)
+    result = sapm.solve(string(), **EVERY_2, max_iter=8)
+    assert result.run.status == ("interrupted",) and result.history["iteration"].max() == 4

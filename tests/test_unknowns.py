@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from scipy.stats import qmc
 from test_second_order import nested
@@ -17,6 +18,7 @@ from sapm.methods.gauss_newton import gauss_newton
 from sapm.objective import Point, objective
 from sapm.pointwise import evaluate
 from sapm.result import relative_error
+from sapm.samples import data_size
 from sapm.shapes import halton
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
@@ -295,3 +297,60 @@ def test_nothing_is_found_where_u_is_nothing():
     shaped = lambda p, u: u.xx - p.shape  # noqa: E731
     data = [sapm.Dirichlet(0), sapm.Observed([[0.5]], [-0.25])]
     assert sapm.PDE(sapm.Box(x=(0, 1)), shaped, data, parameters={"shape": 1.0}).equation.parameters
+
+
+def test_standard_errors_of_what_was_found():
+    """By the noise of what was observed: those of a fit of the formula itself. With exact values there is next to none."""
+    rng, t = np.random.default_rng(3), np.linspace(0.05, 2, 40)[:, None]
+    noise = 0.03 * rng.normal(size=40)
+    decay = lambda k: np.exp(-k * t[:, 0])  # noqa: E731
+    fit = scipy.optimize.least_squares(lambda k: decay(k[0]) - decay(1.3) - noise, [1.0])
+    wanted = np.sqrt(np.mean(fit.fun**2) / (fit.jac.T @ fit.jac)[0, 0])
+
+    def solve(values, weight=0.1):
+        conditions = [sapm.Initial(1.0), sapm.Observed(t, values, weight=weight)]
+        problem = sapm.PDE(sapm.Box(t=(0, 2)), lambda p, u: u.t + p.k * u.value, conditions, parameters={"k": 1.0})
+        return sapm.solve(problem, 2, 8, points=80, boundary_points=20, seeds=2, max_iter=40, progress=False)
+
+    result = solve(decay(1.3) + noise)
+    assert abs(result.best.parameters["k"] - fit.x[0]) < 0.3 * wanted
+    assert 0.6 * wanted < result.standard_errors["k"] < 1.6 * wanted
+    said, page = str(result.summary()).replace("\n", " "), result.error_estimate()
+    assert "± is one standard error" in said and not page.no_solution and "weight=0.1" in str(page)
+    assert solve(decay(1.3)).standard_errors["k"] < 1e-5
+    assert sapm.solve(growing(), 2, 4, points=20, seeds=1, max_iter=3, progress=False).standard_errors == {}
+
+
+def growing():
+    return sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t - u.value**2, [sapm.Initial(0.1)])
+
+
+def test_estimates_that_say_too_much_or_too_little():
+    """A solution exact to rounding, a residual of 0, another seed than the best, data inside of a residual, many points."""
+    rounding = Estimate(1e-16, 0.07, None, 100, residual=1e-16)
+    assert not rounding.no_solution and "NO SOLUTION" not in str(rounding)
+    better = Estimate(0.12, 0.9, 0.11, 100, worse=1e-6)
+    assert "The best seed is 1.1e-01 away." in str(better) and "leave u open" not in str(better)
+    assert "do not trust any" in str(Estimate(1e-6, 0.9, 0.5, 100, worse=1.0))
+    assert "(not those trained on)" in str(Estimate(1e-6, 0.9, None, 8000, more=False))
+    exact = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.x + 0 * u.value**2, [sapm.Dirichlet(0.0, faces=["x-"], hard=True)])
+    flat = [(np.ones((2, 1)), np.zeros(2)), (np.zeros((1, 2)), np.zeros(1))]
+    found = sapm.refine(flat, exact, activation="tanh", points=20, boundary_points=0, max_iter=1, progress=False)
+    assert found.result.error_estimate().explained == 1.0
+    forced = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + u.value**2 - 1e4, [sapm.Dirichlet(0.0)])
+    assert data_size(forced.samples(10, 4, 0)) == pytest.approx(1e8)
+
+
+def test_parameters_that_are_determined_in_other_ways(recwarn):
+    """An unknown period, more equations than functions, an eigenvalue with its norm: no warning; without these, one."""
+    circle = lambda p, u, v: (u.t - p.w * v.value, v.t + p.w * u.value)  # noqa: E731
+    box, start = sapm.Box(t=(0, 1)), sapm.Dirichlet((1.0, 0.0), faces=["t-"])
+    sapm.PDE(box, circle, [start, sapm.Periodic("t")], parameters={"w": 6.0})
+    sapm.PDE(box, lambda p, u: (u.t + u.value, u.t + p.k * u.value), [sapm.Initial(1.0)], parameters={"k": 2.0})
+    norm = lambda p, u, m: (-u.xx - p.e * u.value, m.x - u.value**2)  # noqa: E731
+    ends = [sapm.Dirichlet(0.0, of="u"), sapm.Dirichlet(lambda p: p.x, of="m")]
+    sapm.PDE(sapm.Box(x=(0, 1)), norm, ends, parameters={"e": 9.0})
+    assert not [w for w in recwarn if "nothing may determine" in str(w.message)]
+    with pytest.warns(UserWarning, match="nothing may determine w") as said:
+        sapm.PDE(box, circle, [start], parameters={"w": 6.0})
+    assert said[0].filename == __file__

@@ -45,6 +45,7 @@ OPTIONS = {  # name → default, for every method
         "bend": True,
         "directional": True,
         "resample": 0,
+        "stages": 0,
     },
     "gd": {"learning_rate": 0.1, "halving": 1e4, "scale": False},
     "adam": {"learning_rate": 1e-3, "halving": 1e4},
@@ -165,8 +166,8 @@ def resolve_options(method: str, given: dict | None, automatic: bool = False) ->
                 + nearest("learning_rate" if name in RATES else name, known)
             )
     options = known | (given or {})
-    for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample", "chunk"):
-        value, least = options.get(name), 0 if name in ("lifted", "resample") else 1
+    for name in ("record_every", "patience", "survivors", "polish_after", "lifted", "resample", "stages", "chunk"):
+        value, least = options.get(name), 0 if name in ("lifted", "resample", "stages") else 1
         if value is None and known.get(name) is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= LONGEST:

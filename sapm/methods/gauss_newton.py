@@ -133,9 +133,11 @@ class GaussNewton(eqx.Module):
         """At a given network: the lifted phase is behind, or it starts from the forward pass."""
         return self._at(jnp.asarray(self.lifted, jnp.int64), self._forward(network))
 
-    def renewed(self, state: GNState) -> GNState:
-        """The same network and damping, where the samples have changed; only without a lifted phase."""
-        return replace(state, loss=self._loss(state.point, jnp.zeros((), bool)), failed=jnp.zeros(()))
+    def renewed(self, state: GNState, damping: float | None = None) -> GNState:
+        """The same network, where the samples have changed, and the same damping unless there is another; only without a lifted
+        phase."""
+        new = replace(state, loss=self._loss(state.point, jnp.zeros((), bool)), failed=jnp.zeros(()))
+        return new if damping is None else replace(new, damping=jnp.asarray(damping))
 
     def _forward(self, network: Network) -> Point:
         return start_point(jax.random.key(0), self.objective, network, "forward")
