@@ -289,16 +289,18 @@ class Equation:
             )
         return A, c, c0, f
 
-    def keys_of_fields(self) -> list[list[tuple[str, ...]]]:
+    def keys_of_fields(self, x: np.ndarray) -> list[list[tuple[str, ...]]]:
         """For every function, which of its derivatives the residual contains."""
-        draw = np.random.default_rng(0)
-        v, row = (
-            jnp.asarray(draw.normal(size=(len(self.keys), len(self.fields)))),
-            jnp.asarray(draw.uniform(size=len(self.names))),
-        )
-        slopes = jax.jacfwd(lambda w: self._at(row, w, list(self.parameters.values())))(v)
-        used = np.any(np.asarray(slopes) != 0, axis=0)
+        used = np.any(self.slopes(x) != 0, axis=(0, 1))
         return [[key for key, on in zip(self.keys, used[:, i], strict=True) if on] for i in range(len(self.fields))]
+
+    @float64
+    def slopes(self, x: np.ndarray) -> np.ndarray:
+        """By how much every equation changes with every derivative of every function (n, rows, keys, fields), at the points x for
+        some numbers in their place."""
+        v = np.random.default_rng(0).normal(size=(len(x), len(self.keys), len(self.fields)))
+        at = lambda row, w: jax.jacfwd(lambda w: self._at(row, w, list(self.parameters.values())))(w)  # noqa: E731
+        return np.asarray(jax.vmap(at)(jnp.asarray(x), jnp.asarray(v)))
 
     def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coefficients c (n, d) of first derivatives, and f (n,)."""

@@ -8,7 +8,7 @@ many scales, which a linear solve fits at once. The size of e is then the estima
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -41,7 +41,7 @@ class Estimate:
     size that of the correction itself, in units of the data.
     `apart`: the relative ℓ² distance to the best other seed, None if there is one seed only; `worse`: how many times as large its
     loss is. `finer`: the points are not those trained on; `more`: and more of them. `measured`: values were observed, which no u
-    need fit.
+    need fit. `each`: the error of every function of a system, relative to its own size.
     """
 
     error: float
@@ -54,6 +54,7 @@ class Estimate:
     residual: float = 0.0
     more: bool = True
     measured: bool = False
+    each: dict[str, float] = field(default_factory=dict)
 
     @property
     def no_solution(self) -> bool:
@@ -71,12 +72,13 @@ class Estimate:
     def __str__(self) -> str:
         if not np.isfinite(self.error):
             return "No error estimate: the network or its residual is not finite."
+        apiece = "".join(f"; {name} {error:.1e}" for name, error in self.each.items())
         cures = (
             "Take more steps, points or seeds, a larger network, conditions that are hard=True, or one interval of time after "
             "the other (docs/choosing.md)."
         )
         if self._large:
-            return f"Error estimate {self.error:.1e} (relative): THIS IS NO SOLUTION. {cures}"
+            return f"Error estimate {self.error:.1e} (relative{apiece}): THIS IS NO SOLUTION. {cures}"
         if self._unaccounted:
             return (
                 f"No error estimate: the residual is still {self.residual:.1e} of the data, and corrections account for "
@@ -85,7 +87,7 @@ class Estimate:
         more = ", and more of them" if self.more else ""
         other = f" (not those trained on{more})" if self.finer else " (with the problem given there are more)"
         share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
-        kind = "relative" if self.relative else "absolute, since u is 0"
+        kind = f"relative{apiece}" if self.relative else "absolute, since u is 0"
         where = f"at {self.points} points{other} a correction of that size accounts for {share}"
         said = f"Error estimate {self.error:.1e} ({kind}): {where}"
         if self.explained < LESS and self.measured:
@@ -170,9 +172,9 @@ def _equations(term: Term, network: Network, layer: Dense, fields: int) -> tuple
 
 
 @float64
-def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: Activation) -> tuple[float, float, bool]:
+def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: Activation) -> tuple[float, float, bool, dict]:
     """The ℓ² size, at the points of the first term, of the correction to a network with these weights; its share of the residual;
-    and whether the size is relative to that of u."""
+    whether the size is relative to that of u; and that of every function of a system, relative to its own."""
     scaling, fields = samples.scaling, len(samples.fields)
     pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in scaling.scaled(weights)]
     network, layer = Network.of(pairs, sigma, len(samples.parameters)), features(samples.inputs, FEATURES // fields)
@@ -186,7 +188,9 @@ def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: 
     u = u + e
     size, root = float(jnp.linalg.norm(u)), float(np.sqrt(u.size))
     relative = not size <= NOTHING * root
-    return float(jnp.linalg.norm(e)) / (size if relative else root), share, relative
+    ratios = np.asarray(jnp.linalg.norm(e, axis=0) / jnp.maximum(jnp.linalg.norm(u, axis=0), 1e-300))
+    each = dict(zip(samples.fields, ratios.tolist(), strict=True)) if fields > 1 else {}
+    return float(jnp.linalg.norm(e)) / (size if relative else root), share, relative, each
 
 
 def observed(problem: Any) -> list[Observed]:

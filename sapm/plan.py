@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sapm import checks
-from sapm.conditions import corners
+from sapm.conditions import Initial, corners
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -167,6 +167,30 @@ def _time_by_another_name(problem: PDE) -> str:
     )
 
 
+def _backwards(problem: PDE) -> str:
+    """Where diffusion has the sign with which the smallest details grow."""
+    equation, keys = problem.equation, problem.equation.keys
+    if not equation.traced or ("t",) not in keys or equation.order < 2 or equation.rows * len(problem.fields) > 1:
+        return ""
+    if ("t", "t") in keys or not any(isinstance(c, Initial) for c in problem.conditions):
+        return ""
+    found = equation.slopes(problem.domain.points(8, 1))[:, 0, :, 0]
+    for name in problem.domain.names:
+        if name != "t" and (name, name) in keys and np.all(found[:, keys.index((name, name))] * found[:, keys.index(("t",))] > 0):
+            return (
+                f"the equation runs backwards in time: u.t and u.{name}{name} have the same sign, so that the smallest details "
+                f"of the start grow without bound; diffusion is u.t - k*u.{name}{name} with k > 0."
+            )
+    return ""
+
+
+def _too_many(problem: PDE) -> str:
+    rows, fields = problem.equation.rows, problem.fields
+    if rows <= len(fields) or problem.equation.parameters:
+        return ""
+    return f"there are {rows} equations for {', '.join(fields)}: unless one follows from the others, nothing solves them all."
+
+
 def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
     """What is allowed, and probably not meant."""
     found = []  # what its conditions leave open, a problem says itself
@@ -174,7 +198,8 @@ def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
         own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
         found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
     if isinstance(problem, PDE):
-        found += [said for said in (_time_by_another_name(problem), corners(problem), _leaving(problem)) if said]
+        rules = (_time_by_another_name, corners, _leaving, _backwards, _too_many)
+        found += [said for rule in rules if (said := rule(problem))]
     if isinstance(problem, PDE) and sigma.name == "relu":
         found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
     return found

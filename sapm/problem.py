@@ -204,7 +204,7 @@ class PDE:
         both = {face for face, _ in slopes & values} - ({"t-"} if ("t", "t") in keys else set())
         twice = [
             {f"{name}-", f"{name}+"} <= {f for f, of in values if of == i} and max(key.count(name) for key in mine) == 1
-            for i, mine in enumerate(self.equation.keys_of_fields())
+            for i, mine in enumerate(self.equation.keys_of_fields(self.domain.points(8, 1)))
             for name in self.domain.names
             if mine
         ]

@@ -168,7 +168,7 @@ class Result:
             raise ValueError("error_estimate solves the equation of the error, so it needs a PDE; table has the test error here.")
         if i not in self._estimates:
             terms, u = self._finer, self.seeds[i]
-            error, share, relative = estimated(samples, terms, u.network_weights, u.sigma)
+            error, share, relative, each = estimated(samples, terms, u.network_weights, u.sigma)
             order = [j for j in self.run.ranking if j != i and self.run.status[j] not in LOST]
             x = samples.test.get("x")
             apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
@@ -176,7 +176,7 @@ class Result:
             residual = self.table[i]["train_error"] or 0.0
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
             given, points = isinstance(self.problem, PDE), len(terms[0].y)
-            more = {"more": points > len(samples.terms[0].y), "measured": bool(observed(self.problem))}
+            more = {"more": points > len(samples.terms[0].y), "measured": bool(observed(self.problem)), "each": each}
             self._estimates[i] = Estimate(error, share, apart, points, given, worse, relative, residual, **more)
         return self._estimates[i]
 

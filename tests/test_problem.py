@@ -245,3 +245,18 @@ def test_many_turns_are_not_followed_to_their_end():
     domain = sapm.Box(t=(0, 3000)) * sapm.Ball(2, names=("x", "y"))
     problem = sapm.PDE(domain, lambda p, u: u.t + p.y * u.x - p.x * u.y, [sapm.Initial(lambda p: p.x)])
     assert problem.ill_posed == "" and time.perf_counter() - began < 10
+
+
+def test_backwards_in_time_and_more_equations_than_functions_are_doubted():
+    box, start = sapm.Box(t=(0, 1), x=(2, 3)), [sapm.Initial(0), sapm.Dirichlet(0)]
+    said = lambda problem: [text[:37] for text in doubts(problem, tanh, plan(problem)[0], "sapm")]  # noqa: E731
+    stated = lambda residual: said(sapm.PDE(box, residual, start))  # noqa: E731
+    nonlinear = lambda p, u: u.t + u.value * u.x + 0.01 * u.xx  # noqa: E731
+    for residual in (lambda p, u: u.t + 0.1 * u.xx, lambda p, u: -u.t - jnp.sqrt(p.x - 2) * u.xx, nonlinear):
+        assert stated(residual) == ["the equation runs backwards in time: "]
+    for residual in (lambda p, u: u.t - 0.1 * u.xx, lambda p, u: u.t - u.value * u.xx, lambda p, u: u.t + u.x - u.xx):
+        assert stated(residual) == []
+    ends = [sapm.Dirichlet(0, faces=["t+", "x-", "x+"])]
+    assert said(sapm.PDE(box, lambda p, u: u.t + u.xx, ends)) == []  # from its end it is as it should be
+    both = lambda p, u: (u.t + u.value, u.t - 1)  # noqa: E731
+    assert said(sapm.PDE(sapm.Box(t=(0, 1)), both, [sapm.Initial(0)])) == ["there are 2 equations for u: unless o"]

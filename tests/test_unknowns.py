@@ -333,6 +333,7 @@ def test_estimates_that_say_too_much_or_too_little():
     assert "The best seed is 1.1e-01 away." in str(better) and "leave u open" not in str(better)
     assert "do not trust any" in str(Estimate(1e-6, 0.9, 0.5, 100, worse=1.0))
     assert "(not those trained on)" in str(Estimate(1e-6, 0.9, None, 8000, more=False))
+    assert "(relative; u 1.0e-06; v 2.0e-03)" in str(Estimate(1e-6, 0.9, None, 100, each={"u": 1e-6, "v": 2e-3}))
     exact = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.x + 0 * u.value**2, [sapm.Dirichlet(0.0, faces=["x-"], hard=True)])
     flat = [(np.ones((2, 1)), np.zeros(2)), (np.zeros((1, 2)), np.zeros(1))]
     found = sapm.refine(flat, exact, activation="tanh", points=20, boundary_points=0, max_iter=1, progress=False)
