@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from sapm.jet import float64
 from sapm.pointwise import place
 
-LATER = 0.25  # of that, where a path is only asked for whether time moves on along it
+LATER = 0.1  # of that, where a path is only asked for whether time moves on along it
 LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
 
 

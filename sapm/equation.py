@@ -11,6 +11,7 @@ A nonlinear one is kept as it is, with the directions that its derivatives are t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from inspect import signature
@@ -328,6 +329,10 @@ class Equation:
             value, c = self._one(row, zero), jax.jacfwd(self._one, argnums=1)(row, zero)
             return jnp.zeros(d + 2).at[-1].set(-value).at[jnp.array(where)].set(c)
 
+        if jax.default_backend() != "cpu":  # one point at a time is no work for a GPU
+            with suppress(RuntimeError):
+                near = jax.local_devices(backend="cpu")[0]
+                return lambda row: np.asarray(quick(jax.device_put(row, near)))
         return lambda row: np.asarray(quick(row))
 
     # ---------------------------------------------------------------- the residual as a function of a jet
