@@ -32,6 +32,9 @@ def double_precision():
 
 LONG = (  # tests and cases of tests that take many seconds, and whose like run by default
     "test_one_interval_of_time_after_the_other",
+    "test_tutorials_run_and_draw[2_transport]",
+    "test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_problem",
+    "test_stages_end_in_time",
     "test_no_more_points_than_a_step_can_take",
     "test_chunks_equal_the_whole[sapm-l2-scaled]",
     "test_every_peer_lowers_the_loss[scipy-bfgs]",

@@ -38,6 +38,7 @@ def test_what_begins_near_a_state_that_it_leaves_slowly_is_solved():
 
 def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
     """With the same numbers as if it had not been; its folder holds the second attempt alone."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
     monkeypatch.setattr("sapm.checks.GAUSS_NEWTON", 20)  # so few that nothing is solved by then
     t, seen = np.linspace(0, 10, 101), []
     whole = sapm.solve(growth(), **SMALL)
@@ -74,8 +75,9 @@ def test_a_shape_with_nothing_at_its_beginning(monkeypatch):
     assert len(early(problem, problem.samples(200, 10, 0), 1e-6)) == 200
 
 
-def test_where_there_is_a_second_attempt():
+def test_where_there_is_a_second_attempt(monkeypatch):
     """For nonlinear equations that begin somewhere, unless the steps are counted by the user or the time is spent."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
     plan = lambda problem, **more: planned(problem, **more)[0]  # noqa: E731
     assert evolves(growth()) and plan(growth())["again"] == 1000
     for more in ({"max_iter": 100}, {"options": {"resample": 0}}, {"options": {"stages": 0}}, {"points": np.ones((3, 1))}):

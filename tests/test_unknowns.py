@@ -288,8 +288,9 @@ def test_what_an_estimate_says():
     assert "leave u open" not in said(1e-8, 1.0, 1e-6) and "absolute, since u is 0" in said(1e-9, 1.0, 1e6, relative=False)
 
 
-def test_nothing_is_found_where_u_is_nothing():
+def test_nothing_is_found_where_u_is_nothing(monkeypatch):
     """An error relative to 0 says nothing; it is absolute there. A parameter may be called like what an array has."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
     problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx, [sapm.Dirichlet(0)])
     small = TINY | {"depth": 2, "width": 4, "points": 20, "boundary_points": 2, "test_points": 10}
     estimate = sapm.solve(problem, **small, max_iter=12, options={"resample": 0}).error_estimate()
@@ -299,8 +300,9 @@ def test_nothing_is_found_where_u_is_nothing():
     assert sapm.PDE(sapm.Box(x=(0, 1)), shaped, data, parameters={"shape": 1.0}).equation.parameters
 
 
-def test_standard_errors_of_what_was_found():
+def test_standard_errors_of_what_was_found(monkeypatch):
     """By the noise of what was observed: those of a fit of the formula itself. With exact values there is next to none."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
     rng, t = np.random.default_rng(3), np.linspace(0.05, 2, 40)[:, None]
     noise = 0.03 * rng.normal(size=40)
     decay = lambda k: np.exp(-k * t[:, 0])  # noqa: E731
@@ -325,8 +327,9 @@ def growing():
     return sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t - u.value**2, [sapm.Initial(0.1)])
 
 
-def test_estimates_that_say_too_much_or_too_little():
+def test_estimates_that_say_too_much_or_too_little(monkeypatch):
     """A solution exact to rounding, a residual of 0, another seed than the best, data inside of a residual, many points."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
     rounding = Estimate(1e-16, 0.07, None, 100, residual=1e-16)
     assert not rounding.no_solution and "NO SOLUTION" not in str(rounding)
     better = Estimate(0.12, 0.9, 0.11, 100, worse=1e-6)
