@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 from sapm.jet import float64
 from sapm.pointwise import place
 
+PATIENT = 4000  # evaluations of a path that is only asked for that: some come to rest, which takes forever
 LATER = 0.1  # of that, where a path is only asked for whether time moves on along it
 LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
 
@@ -24,7 +25,8 @@ LONGEST = 200.0  # a characteristic that has crossed the domain this many times 
 class Feet:
     """For each point: where its characteristic began, by which condition (-1: none), the integral of f, and how it ended.
 
-    `factor` is what the datum there counts for here.
+    `factor` is what the datum there counts for here; `onward`: it was cut off while time moved on, one way, or because it took
+    too long.
     """
 
     x: np.ndarray
@@ -32,6 +34,7 @@ class Feet:
     integral: np.ndarray
     factor: np.ndarray
     face: list[str | None]
+    onward: np.ndarray
 
 
 @float64
@@ -44,6 +47,10 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853",
 
     def slope(s, state):
         """State: the point, ∫ f, -∫ c0, and how often the domain has been crossed."""
+        nonlocal taken
+        taken += 1
+        if cut and taken > PATIENT:
+            raise TimeoutError
         out = problem.sign * form(state[:d])
         more = [out[d + 1] * np.exp(state[d + 1]), -out[d], np.linalg.norm(out[:d] / sides)]
         return np.concatenate([-out[:d], more])
@@ -57,14 +64,21 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853",
 
     left.terminal, left.direction, endless.terminal = True, -1, True  # type: ignore[attr-defined]
     feet, integral, factor, ends = x.copy(), np.zeros(len(x)), np.ones(len(x)), np.zeros(len(x), bool)
+    onward, taken = np.zeros(len(x), bool), 0
     tolerance = rtol * np.concatenate([sides, np.ones(3)])
     for k, start in enumerate(x):
         state = np.concatenate([start, np.zeros(3)])
         speed = np.linalg.norm(form(start)[:d] / sides)
         if speed > 0:  # in units of the time that crossing the domain takes; nothing that moves needs a million of them
             how = {"rtol": rtol, "atol": tolerance, "events": (left, endless), "dense_output": not domain.convex}
-            run = solve_ivp(slope, (0, 1e6 / speed), state, method, **how)
+            taken = 0
+            try:
+                run = solve_ivp(slope, (0, 1e6 / speed), state, method, **how)
+            except TimeoutError:
+                onward[k] = True
+                continue
             state, ends[k] = run.y[:, -1], run.status == 1 and len(run.t_events[0]) > 0
+            onward[k] = clock is not None and _one_way(np.diff(run.y[clock])) and len(run.t_events[1]) > 0
             earlier = None if domain.convex else _first_exit(domain, run, pace)
             if earlier is not None:
                 state, ends[k] = earlier, True
@@ -72,7 +86,11 @@ def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853",
     feet[ends] = domain.snap(feet[ends])  # the root finder stops within rounding of the boundary
     on = {face: domain.on_face(face, feet) & ends for face in domain.faces}
     faces = [next((face for face in domain.faces if on[face][k]), None) for k in range(len(x))]
-    return Feet(feet, covering(problem, on), integral, factor, faces)
+    return Feet(feet, covering(problem, on), integral, factor, faces, onward)
+
+
+def _one_way(steps: np.ndarray) -> bool:
+    return bool(np.all(steps < 0) or np.all(steps > 0))
 
 
 def _first_exit(domain, run, pace: float) -> np.ndarray | None:
@@ -118,9 +136,7 @@ def never_met(problem: Any, n: int = 64) -> str:
     x = problem.domain.points(n, 1)
     feet = trace_back(problem, x, 1e-4, "RK45", cut=True)
     lost = feet.condition < 0
-    if "t" in problem.domain.names:  # a path cut off while time moved on would have come to where time begins
-        moving = problem.equation.form(feet.x)[0][:, problem.domain.names.index("t")] != 0
-        lost &= ~(moving & np.array([face is None for face in feet.face]))
+    lost &= ~(feet.onward & np.array([face is None for face in feet.face]))  # it may have come to where time begins
     if not lost.any():
         return ""
     names, k = problem.domain.names, int(lost.argmax())

@@ -208,8 +208,9 @@ def _each(
         late = any("out of time" in result.run.status for result in results.values())
         show(f"kept in {out}" + (f"; go on with: {again}" if late else ""), False)
     if INTERRUPTED in codes and out is not None and first_process():
-        ended = not any("interrupted" in result.run.status for result in results.values())
-        how = f"the run had ended, and sapm report {out} writes its page" if ended else f"{CONTINUE}{again}"
+        ended = not any("interrupted" in result.run.status for result in results.values()) and len(results) == len(places)
+        page = f"sapm report {out}" + (f" --problem {code}" if code else "")
+        how = f"the run had ended, and its page is written by: {page}" if ended else f"{CONTINUE}{again}"
         print(f"sapm: interrupted; {how}", file=sys.stderr)
     if end := next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0):
         raise typer.Exit(end)

@@ -298,10 +298,11 @@ class Equation:
     @float64
     def slopes(self, x: np.ndarray) -> np.ndarray:
         """By how much every equation changes with every derivative of every function (n, rows, keys, fields), at the points x for
-        some numbers in their place."""
-        v = np.random.default_rng(0).normal(size=(len(x), len(self.keys), len(self.fields)))
-        at = lambda row, w: jax.jacfwd(lambda w: self._at(row, w, list(self.parameters.values())))(w)  # noqa: E731
-        return np.asarray(jax.vmap(at)(jnp.asarray(x), jnp.asarray(v)))
+        some numbers in their place and in that of the parameters."""
+        sizes = ((len(x), len(self.keys), len(self.fields)), (len(x), len(self.parameters)))
+        v, numbers = (jnp.asarray(np.random.default_rng(0).normal(size=size)) for size in sizes)
+        at = lambda row, w, q: jax.jacfwd(lambda w: self._at(row, w, list(q)))(w)  # noqa: E731
+        return np.asarray(jax.vmap(at)(jnp.asarray(x), v, numbers))
 
     def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coefficients c (n, d) of first derivatives, and f (n,)."""

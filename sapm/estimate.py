@@ -30,6 +30,7 @@ WRONG = 0.3  # an estimate from there on is of no solution at all
 LESS, LITTLE = 0.6, 0.2  # of the residual: a correction that accounts for less says little of the error
 ALIKE, FAR = 1e4, 30.0  # times as large the loss of another seed may be, for its distance, in estimates, to say something
 MUCH = 3.0  # times the estimate: a residual, relative to the data, of that size which hardly any correction accounts for
+FREE = 1e-2  # of a parameter along directions without effect: then nothing determines it
 NEAR, NOTHING = 1e-3, 1e-6  # a distance that is never far; a size of u, in units of the data, that nothing is relative to
 
 
@@ -198,31 +199,55 @@ def observed(problem: Any) -> list[Observed]:
     return [c for c in getattr(problem, "stated", ()) if isinstance(c, Observed)]
 
 
+def _measured(terms: Sequence[Term], problem: Any) -> list[np.ndarray]:
+    """For each term, which of its samples are measurements."""
+    points = {row.tobytes() for c in observed(problem) for row in np.ascontiguousarray(c.place_in(problem.domain))}
+    places = [np.ascontiguousarray(term.x.value if term.points is None else term.points, float) for term in terms]
+    return [np.array([k > 0 and row.tobytes() in points for row in each]) for k, each in enumerate(places)]
+
+
+@float64
+def mostly_measured(samples: Samples, problem: Any, network: Network) -> bool:
+    """Whether most of the loss is what measurements differ by from u."""
+    if not observed(problem):
+        return False
+    mine = total = 0.0
+    for term, on in zip(samples.terms, _measured(samples.terms, problem), strict=True):
+        loss = np.asarray(term.weight * jnp.sum(term.residual(_output(network, term.x)) ** 2, axis=1))
+        mine, total = mine + float(loss[on].sum()), total + float(loss.sum())
+    return mine > 0.5 * total
+
+
 @float64
 def standard_errors(samples: Samples, terms: Sequence[Term], problem: Any, weights: Weights, sigma: Activation) -> np.ndarray:
     """What the noise of measured values makes of the parameters: the root mean square of its part in each.
 
     The parameters found are, to first order, a linear function of the measurements; their covariance follows from the squares of
-    what is left of each, without a model of the noise.
+    what is left of each, without a model of the noise. What is left is less than the noise by the part that a measurement has in
+    its own prediction; that is divided out. Infinite for a parameter that could be changed without any effect; NaN where there
+    are no more values than parameters.
     """
-    points = {row.tobytes() for c in observed(problem) for row in np.ascontiguousarray(c.place_in(problem.domain))}
-    places = [np.ascontiguousarray(term.x.value if term.points is None else term.points, float) for term in terms]
-    measured = [np.array([k > 0 and row.tobytes() in points for row in each]) for k, each in enumerate(places)]
-    scaling, fields, count = samples.scaling, len(samples.fields), len(samples.parameters)
+    measured, count = _measured(terms, problem), len(samples.parameters)
+    scaling, fields = samples.scaling, len(samples.fields)
     pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in scaling.scaled(weights)]
     network, layer = Network.of(pairs, sigma, count), features(samples.inputs, FEATURES // fields)
-    square, noise = 0.0, 0.0
+    square, left = 0.0, []
     for term, mine in zip(terms, measured, strict=True):
         begin = 0
         for part in _pieces(scaling.term(term)):
             R, A, weight = (np.asarray(a) for a in _equations(part, network, layer, fields))
             on = mine[begin : begin + len(R)]
             square = square + np.einsum("nrf,n,nrg->fg", A, weight, A, optimize=True)
-            noise = noise + np.einsum("nrf,nr,nrg->fg", A[on], (weight[on, None] * R[on]) ** 2, A[on], optimize=True)
+            left.append((A[on].reshape(-1, A.shape[2]), np.repeat(weight[on], R.shape[1]), R[on].ravel()))
             begin += len(R)
+    A, weight, R = (np.concatenate(parts) for parts in zip(*left, strict=True))
+    if len(R) <= count:
+        return np.full(count, np.nan)
     scale = np.sqrt(np.maximum(np.diag(square), 1e-300))
     values, vectors = np.linalg.eigh(square / np.outer(scale, scale))
     kept = values > SMALL * values[-1]
-    rows = (vectors[-count:, kept] / values[kept]) @ vectors[:, kept].T / scale / scale[-count:, None]
-    n = sum(int(np.sum(mine)) for mine in measured)
-    return np.sqrt(np.diag(rows @ noise @ rows.T) * n / max(1, n - count)) * scaling.units
+    scores = (A / scale) @ vectors[:, kept] / np.sqrt(values[kept])  # of every measurement, along what is determined
+    noise = R / np.maximum(1 - weight * np.sum(scores**2, axis=1), 1e-3)
+    rows = vectors[-count:, kept] / np.sqrt(values[kept]) / scale[-count:, None]
+    found = np.linalg.norm((rows @ scores.T) * weight * noise, axis=1)
+    return np.where(np.linalg.norm(vectors[-count:, ~kept], axis=1) > FREE, np.inf, found) * np.abs(scaling.units)

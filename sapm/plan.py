@@ -24,7 +24,7 @@ from sapm.methods.build import (
 from sapm.names import brief
 from sapm.problem import PDE, PROBLEMS
 from sapm.regression import Regression, whole
-from sapm.resample import EVERY, evolves
+from sapm.resample import AGAIN, EVERY, MANY_STAGES, STUCK, evolves
 from sapm.summary import straight
 
 
@@ -91,6 +91,7 @@ def plan(
         anew = (options or {}).get("resample", anew)
         method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable, anew)
         again = evolves(problem) and more.get("resample") and max_iter is None and "stages" not in (options or {})
+        again = again and not from_network
         model = "ls" if method == "lbfgs" else model  # it is on the true loss
         options = more | (options or {})
         if options.get("lifted") and np.ndim(beta) == 0 and beta == 1:
@@ -102,6 +103,11 @@ def plan(
     if options.get("stages") and not (options["resample"] and evolves(problem)):
         what = "nonlinear PDEs with an Initial condition and no numbers to find, where points are drawn anew (options: resample)"
         raise ValueError(f"options has stages, which is for {what}; leave it out.")
+    times = AGAIN if options.get("stages") else 1
+    steps = options.get("stages", 0) * STUCK * (options.get("resample") or 0)
+    if options.get("stages", 0) > MANY_STAGES or (steps and max_iter is not None and max_iter <= steps):
+        few = f"give at most {MANY_STAGES}, and max_iter beyond {steps}, since so many steps may go by on a part of the time"
+        raise ValueError(f"options has stages={options['stages']}; {few}.")
     if options.get("resample") and not (kind == "pde" and (model == "ls" or options["lifted"] == 0)):
         raise ValueError("options has resample, which is for PDEs on the true loss; use model='ls', or lifted=0 beside it.")
     return {
@@ -114,7 +120,7 @@ def plan(
         "test_points": checks.count(test_points),
         "model": model,
         "method": method,
-        "max_iter": checks.iterations(method, kind, sigma) if max_iter is None else checks.budget(max_iter),
+        "max_iter": checks.iterations(method, kind, sigma) * times if max_iter is None else checks.budget(max_iter),
         "max_seconds": None if max_seconds is None else checks.positive("max_seconds", max_seconds),
         "seeds": seeds,
         "key": checks.key(key),

@@ -39,7 +39,8 @@ STAGES, SOLVED, STUCK = (
     1e-3,
     3,
 )  # doublings of the time; how small errors must be for the next, or how many looks at most
-HALF = 1 / 2  # of the steps, or the seconds: then the time is all of it
+HALF = 1 / 2  # of the seconds: then the time is all of it
+MANY_STAGES = 10
 AGAIN = 3  # times as many steps for a second attempt
 
 
@@ -94,11 +95,11 @@ def evolves(problem) -> bool:
     return any(isinstance(c, Initial) for c in problem.conditions)
 
 
-def in_stages(config: dict, seconds: float | None) -> dict:
+def in_stages(config: dict) -> dict:
     """The configuration of a second attempt, where the first one was no solution."""
     kept = {name: value for name, value in config.items() if name not in PASSING}
     said = "A first attempt ended in no solution; this is a second one, on an eighth, a quarter, half and all of the time. "
-    more = {"points": config["again"], "max_iter": AGAIN * config["max_iter"], "max_seconds": seconds}
+    more = {"points": config["again"], "max_iter": AGAIN * config["max_iter"]}
     return kept | more | {"options": config["options"] | {"stages": STAGES}, "choice": config["choice"] + said}
 
 
@@ -145,7 +146,7 @@ def look_elsewhere(problem: PDE, training: Training, sigma: Activation, at: int,
     used = float(agreed(used)[0])
     share, since = config.get("stage") or (1.0, 0)
     if share < 1:
-        if at >= HALF * config["max_iter"] or used > HALF:
+        if used > HALF:
             share = 1.0
         elif _solved(run, samples) or at - since >= STUCK * every:
             share *= 2

@@ -16,7 +16,7 @@ from jaxtyping import Array
 from sapm import report, store, stored
 from sapm.characteristics import reference
 from sapm.domain import domain_from
-from sapm.estimate import Estimate, estimated, observed, standard_errors
+from sapm.estimate import Estimate, estimated, mostly_measured, observed, standard_errors
 from sapm.halving import ranking
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
 from sapm.methods.build import build
@@ -109,8 +109,7 @@ class Result:
         return success(self.run, below)
 
     def summary(self, estimate: bool = True) -> Summary:
-        """The table, of many seeds the best, with what was run and what the certificate says; print it or show it with rich.
-        `estimate`: with that of the error, which takes some seconds the first time."""
+        """The table, of many seeds the best, with what was run and what the certificate says; `estimate`: of the error."""
         return summary(self, estimate)
 
     def __repr__(self) -> str:
@@ -176,7 +175,8 @@ class Result:
             residual = self.table[i]["train_error"] or 0.0
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
             given, points = isinstance(self.problem, PDE), len(terms[0].y)
-            more = {"more": points > len(samples.terms[0].y), "measured": bool(observed(self.problem)), "each": each}
+            noisy = mostly_measured(samples, self.problem, network_of(samples, u.network_weights, u.sigma))
+            more = {"more": points > len(samples.terms[0].y), "measured": noisy, "each": each}
             self._estimates[i] = Estimate(error, share, apart, points, given, worse, relative, residual, **more)
         return self._estimates[i]
 
@@ -191,7 +191,7 @@ class Result:
             return {}
         terms = self.problem.samples(self._more_points, self.config["boundary_points"], 0, self.config["mu"]).terms
         found = standard_errors(self.samples, terms, self.problem, self.best.network_weights, self.best.sigma)
-        return dict(zip(self.samples.parameters, map(float, found), strict=True))
+        return {name: float(e) for name, e in zip(self.samples.parameters, found, strict=True) if not np.isnan(e)}
 
     @property
     def _more_points(self) -> np.ndarray:

@@ -337,7 +337,12 @@ def data_scaling(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> 
 
 def data_size(samples: Samples) -> float:
     """The loss of u = 0: what losses are relative to."""
-    return sum(float(np.sum(np.asarray(t.weight) * np.sum(_given(t) ** 2, -1))) for t in samples.terms)
+    found = 0.0
+    for term in samples.terms:
+        data = _given(term)
+        data = data if np.all(np.isfinite(data)) else np.asarray(term.y)  # a residual may have no value at u = 0
+        found += float(np.sum(np.asarray(term.weight) * np.sum(data**2, -1)))
+    return found
 
 
 @float64

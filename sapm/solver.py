@@ -132,13 +132,17 @@ def execute(
     progress: bool = True,
     on_record: Callable[[Progress], Any] | None = None,
     mesh: Mesh | None = None,
-    again: bool = False,
+    used: float | None = None,
 ) -> Result:
     """Train as the configuration says, from the start, from a previous run or from given weights; keep it in a folder.
 
-    `again`: in place of a run that ended in no solution.
+    `used`: the seconds of a run that ended in no solution, and in whose place this one is.
     """
     options, seconds, config = config["options"], config["max_seconds"], dict(config)
+    if folder is not None and used is not None:
+        folder.write_history([])
+    elif folder is not None and previous is None:
+        folder.begin(config, store.environment())
     if previous is None and options.get("stages") and options.get("resample"):
         samples, config = first_stage(problem, samples, config)
     ended = config.pop("ended", np.inf)  # the residual elsewhere of the network that it had ended with
@@ -147,10 +151,6 @@ def execute(
     if previous is not None:
         first = _done(previous)
         seconds = None if seconds is None else seconds + float(previous.history["seconds"].max())
-    if folder is not None and again:
-        folder.write_history([])
-    elif folder is not None and previous is None:
-        folder.begin(config, store.environment())
     next_save = -np.inf
     learn: Callable[..., Run] = partial(train, mesh=mesh)
     files = None
@@ -190,7 +190,7 @@ def execute(
         stop = on_record(Progress(moment.iteration, moment.seconds, *arrays, now))
         return np.asarray(stop).dtype == bool and bool(np.size(stop)) and bool(np.all(stop))
 
-    label = heading(config) + (", a second attempt" if again else "")
+    label = heading(config) + (", a second attempt" if used is not None else "")
     shown = progress and first_process()
     with (
         Bar(label, config["max_iter"], seconds, shown, first) as bar,
@@ -241,7 +241,7 @@ def execute(
                     watch=watch,
                     previous=run,
                     initial=initial,
-                    spent=time.perf_counter() - began,
+                    spent=time.perf_counter() - began + (used or 0.0 if run is None else 0.0),
                     interrupted=asked,
                     rungs=own | rungs(count, options.get("survivors"), config["max_iter"]),
                 )
@@ -276,16 +276,24 @@ def execute(
     lowest = lowest.seen(last, ended) if lowest.states is not None else lowest
     run, config = lowest.kept_by(last), lowest.noted(config)
     result = Result(run, samples, config, problem)
-    left = None if seconds is None else seconds - float(run.history["seconds"].max())
     try:
-        failed = isinstance(problem, PDE) and _failed(result, left)
+        failed = isinstance(problem, PDE) and _failed(result, seconds)
     except KeyboardInterrupt:
         run, failed = closed(run, "interrupted", f"interrupted after {_done(run)} iterations."), False
         result = Result(run, samples, config, problem)
     if agreed(failed)[0]:
-        second = in_stages(config, left)
-        samples = problem.samples(second["points"], second["boundary_points"], second["test_points"], second["mu"])
-        return execute(problem, samples, second, sigma, None, None, folder, progress, on_record, mesh, again=True)
+        settings, held, spent = in_stages(config), samples.test.get("x", 0), float(run.history["seconds"].max())
+        begun = problem.samples(settings["points"], settings["boundary_points"], held, settings["mu"])
+        try:
+            second = execute(problem, begun, settings, sigma, None, None, folder, progress, on_record, mesh, spent)
+            if second.config["stage"][0] == 1 and not set(second.run.status) <= set(LOST):
+                return second
+            cut = "interrupted" in second.run.status
+        except KeyboardInterrupt:
+            cut = True
+        if cut:  # the first attempt is what there is; a folder goes on with the second
+            run = closed(run, "interrupted", "interrupted in a second attempt; this is the first.")
+            result = Result(run, samples, config, problem)
     if folder is not None:
         folder.write_history(lines(run))
         folder.save(folder.model, *to_file(run, samples, config))
@@ -294,12 +302,15 @@ def execute(
     return result
 
 
-def _failed(result: Result, left: float | None) -> bool:
+def _failed(result: Result, seconds: float | None) -> bool:
     """Whether a run that came to its end is no solution, and there is time to try another way."""
     run = result.run
     ended = not {"out of time", "stopped", "interrupted"} & set(run.status) and not set(run.status) <= set(LOST)
-    early = left is None or left > float(run.history["seconds"].max())
-    return bool(result.config.get("again")) and ended and early and result.error_estimate().no_solution
+    early = seconds is None or seconds > 2 * float(run.history["seconds"].max())
+    try:
+        return bool(result.config.get("again")) and ended and early and result.error_estimate().no_solution
+    except Exception:  # without an estimate the run is what it is
+        return False
 
 
 def _done(run: Run) -> int:

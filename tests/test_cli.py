@@ -257,7 +257,7 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     cut = call(*asked, code=130)
     assert "true loss" in cut.output and "had begun" not in cut.output
     kept = call(*asked, "--out", "kept", code=130)
-    assert "the run had ended, and sapm report kept writes its page" in kept.output
+    assert "the run had ended, and its page is written by: sapm report kept --problem heat.py:problem" in kept.output
     assert (tmp_path / "kept" / "model.sapm").exists()
 
 

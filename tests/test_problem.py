@@ -254,6 +254,11 @@ def test_many_turns_are_not_followed_to_their_end(monkeypatch):
         assert problem.ill_posed == ""
         steps.append(0)
     assert 0 < steps[1] < 1.5 * steps[0]
+    round_and_round = lambda p, u: p.x * u.t - p.t * u.x  # noqa: E731 (time goes on, and comes back)
+    with pytest.warns(UserWarning, match="never reaches the boundary"):
+        sapm.PDE(sapm.Box(t=(-1, 1), x=(-1, 1)), round_and_round, [sapm.Dirichlet(0.0, faces=["t-", "t+", "x-", "x+"])])
+    monkeypatch.setattr(characteristics, "PATIENT", 100)  # one that comes to rest takes forever
+    sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: p.t * u.t + u.value, [sapm.Initial(0.0)])
 
 
 def test_backwards_in_time_and_more_equations_than_functions_are_doubted():

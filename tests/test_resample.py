@@ -65,6 +65,7 @@ def test_ctrl_c_at_the_last_look(monkeypatch):
         return harder(*given)
 
     monkeypatch.setattr("sapm.solver.harder", look)
+    monkeypatch.setattr(resample, "harder", look)
     cut = sapm.solve(problem, **settings, max_iter=5)
     assert len(looks) == 3 and cut.run.status == ("interrupted",) and np.array_equal(cut.history["loss"], whole.history["loss"])
 

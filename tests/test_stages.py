@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sapm
-from sapm import resample
+from sapm import resample, solver
 from sapm.plan import plan as planned
 from sapm.resample import early, evolves
 from sapm.solver import _failed
@@ -40,17 +40,18 @@ def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
     """With the same numbers as if it had not been; its folder holds the second attempt alone."""
     monkeypatch.setattr("sapm.estimate.FEATURES", 200)
     monkeypatch.setattr("sapm.checks.GAUSS_NEWTON", 20)  # so few that nothing is solved by then
-    t, seen = np.linspace(0, 10, 101), []
-    whole = sapm.solve(growth(), **SMALL)
+    t, seen, often = np.linspace(0, 10, 101), [], SMALL | {"options": {"resample": 3}}
+    whole = sapm.solve(growth(), **often)
     assert whole.config["options"]["stages"] == 3 and whole.config["max_iter"] == 60 and whole.config["stage"][0] == 1
 
     def stop_in_the_second(state):
         seen.append(state.iteration)
         return seen.count(0) == 2 and state.iteration == 18
 
-    sapm.solve(growth(), **SMALL, out=tmp_path / "run", on_record=stop_in_the_second)
+    cut = sapm.solve(growth(), **often, out=tmp_path / "run", on_record=stop_in_the_second)
     rows = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in rows] == list(range(19))
+    assert [row["iteration"] for row in rows] == list(range(21))  # those of the first
+    assert cut.config["again"] == 100 and cut.history["iteration"].max() == 20  # the first is more than a part of the second
     resumed = sapm.resume(tmp_path / "run", problem=growth(), progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
     assert np.array_equal(resumed.best(t=t), whole.best(t=t))
@@ -92,19 +93,47 @@ def test_where_there_is_a_second_attempt(monkeypatch):
     result = sapm.solve(growth(), **SMALL, max_iter=5)
     object.__setattr__(result, "config", result.config | {"again": 100})
     seconds = float(result.history["seconds"].max())
-    assert _failed(result, None) == result.error_estimate().no_solution
-    assert not _failed(result, 0.5 * seconds)
+    assert _failed(result, None) == _failed(result, 3 * seconds) == result.error_estimate().no_solution
+    assert not _failed(result, 1.5 * seconds)
+    monkeypatch.setattr("sapm.result.Result.error_estimate", lambda self: 1 / 0)
+    assert not _failed(result, None)  # a run is not lost by what comes after it
+    assert "again" not in planned(growth(), from_network=True)[0]
+    for stages, steps in ((3, 135), (11, 10**6)):
+        with pytest.raises(ValueError, match=f"options has stages={stages}; give at most 10, and max_iter beyond"):
+            planned(growth(), options={"stages": stages}, max_iter=steps)
+    assert planned(growth(), options={"stages": 3})[0]["max_iter"] == 300
 
 
 def test_stages_end_in_time(monkeypatch):
-    """At half of the steps all of the time is trained on, solved or not."""
+    """After three looks the next one begins, solved or not."""
     monkeypatch.setattr(resample, "SOLVED", 0.0)
-    result = sapm.solve(growth(), **SMALL, max_iter=20, options={"stages": 3, "resample": 5})
-    assert result.config["stage"] == [1.0, 10] and np.asarray(result.samples.terms[0].x.value).max() > 9
-    result = sapm.solve(growth(), **SMALL, max_iter=9, options={"stages": 3, "resample": 4})
-    assert result.config["stage"] == [1.0, 8]
+    result = sapm.solve(growth(), **SMALL, max_iter=19, options={"stages": 3, "resample": 2})
+    assert result.config["stage"] == [1.0, 18] and np.asarray(result.samples.terms[0].x.value).max() > 9
     monkeypatch.setattr(resample, "SOLVED", 1e9)
     shares = []
     seen = lambda state: shares.append(state.result().config["stage"][0])  # noqa: E731
-    sapm.solve(growth(), **SMALL, max_iter=20, options={"stages": 3, "resample": 2}, on_record=seen)
+    sapm.solve(growth(), **SMALL, max_iter=19, options={"stages": 3, "resample": 2}, on_record=seen)
     assert shares[0] == 0.125 and sorted(set(shares)) == [0.125, 0.25, 0.5, 1.0] and shares == sorted(shares)
+
+
+def test_a_second_attempt_with_points_of_ones_own_to_test_at(monkeypatch):
+    """They stay what they are. Ctrl-C before it has begun leaves the first, which is not lost."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
+    monkeypatch.setattr("sapm.checks.GAUSS_NEWTON", 4)
+    own = SMALL | {"test_points": np.linspace(0.1, 9.9, 20)[:, None], "options": {"resample": 1}}
+    result = sapm.solve(growth(), **own)
+    assert result.config["options"]["stages"] == 3 and np.array_equal(result.samples.test["x"], own["test_points"])
+    seconds = result.history["seconds"][0]
+    assert seconds[1] > 2 * (seconds[2] - seconds[1])  # the clock goes on from the first attempt
+
+    def pressed(*given, **named):
+        if named["previous"] is None and given[1] == 1 and runs:
+            raise KeyboardInterrupt
+        runs.append(given[1])
+        return train(*given, **named)
+
+    runs, train = [], solver.train
+    monkeypatch.setattr(solver, "train", pressed)
+    first = sapm.solve(growth(), **own)
+    assert first.run.status == ("interrupted",) * 2 and "this is the first" in first.run.reason[0]
+    assert first.history["iteration"].max() == 4

@@ -320,6 +320,16 @@ def test_standard_errors_of_what_was_found(monkeypatch):
     said, page = str(result.summary()).replace("\n", " "), result.error_estimate()
     assert "± is one standard error" in said and not page.no_solution and "weight=0.1" in str(page)
     assert solve(decay(1.3)).standard_errors["k"] < 1e-5
+    few = [sapm.Initial(1.0), sapm.Observed([[1.0]], [0.3])]
+    state = lambda residual, conditions, guesses: sapm.PDE(sapm.Box(t=(0, 2)), residual, conditions, parameters=guesses)  # noqa: E731
+    found = lambda problem: sapm.solve(problem, 2, 8, points=80, boundary_points=20, seeds=1, max_iter=30, progress=False)  # noqa: E731
+    lone = found(state(lambda p, u: u.t - p.k * u.value, few, {"k": -1.0}))
+    assert lone.standard_errors == {} and "±" not in str(lone.summary())  # one value says nothing of its noise
+    many = [sapm.Initial(1.0), sapm.Observed(t, decay(1.3) + noise)]
+    signed = found(state(lambda p, u: u.t - p.k * u.value, many, {"k": -1.0}))
+    assert 0.6 * wanted < signed.standard_errors["k"] < 3 * wanted
+    product = found(state(lambda p, u: u.t + p.a * p.b * u.value, many, {"a": 1.0, "b": 1.0}))
+    assert set(product.standard_errors.values()) == {np.inf}  # a·b is all that is determined
     assert sapm.solve(growing(), 2, 4, points=20, seeds=1, max_iter=3, progress=False).standard_errors == {}
 
 
