@@ -27,7 +27,7 @@ CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
 
 WRONG = 0.3  # an estimate from there on is of no solution at all
-LESS, LITTLE = 0.6, 0.2  # of the residual: a correction that accounts for less says little of the error
+LESS, HALF, LITTLE = 0.7, 0.5, 0.2  # of the residual: a correction that accounts for less says little of the error
 ALIKE, FAR = 1e4, 30.0  # times as large the loss of another seed may be, for its distance, in estimates, to say something
 MUCH = 3.0  # times the estimate: a residual, relative to the data, of that size which hardly any correction accounts for
 FREE = 1e-2  # of a parameter along directions without effect: then nothing determines it
@@ -93,9 +93,9 @@ class Estimate:
         said = f"Error estimate {self.error:.1e} ({kind}): {where}"
         if self.explained < LESS and self.measured:
             rest = f"the rest, {self.residual:.1e} of the data, is by how much equation and measurements disagree"
-            noise = "If that is noise, Observed(…, weight=0.1) follows it less; what noise does to u is not in the estimate."
+            noise = "If that is noise, a tenth of the weight of Observed follows it less; what noise does to u is not estimated."
             return f"{said}; {rest}. {noise}{self._of_others()}"
-        times = "ten" if self.explained < LITTLE else "several"
+        times = "ten" if self.explained < HALF else "several"
         return f"{said}{f'; the true error may be {times} times as large' * (self.explained < LESS)}.{self._of_others()}"
 
     def _of_others(self) -> str:

@@ -329,7 +329,7 @@ def page(result: Any, title: str = "") -> str:
     title = title or f"{heading(c)} on a {'PDE' if result.samples.kind == 'pde' else 'regression'} problem"
     best = rows[result.run.best]
     error = best.get("solution_error", best.get("test_error"))
-    lead = f"Best of {len(rows)} seeds: true loss {best['mean_squared_loss']:.2e}"
+    lead = f"Best of {len(rows)} seed{'s' * (len(rows) > 1)}: true loss {best['mean_squared_loss']:.2e}"
     lead += f", relative error {error:.2e}." if error is not None else "."
     if result.best.parameters:
         lead += f" Found: {parameters(result)}."
@@ -347,7 +347,8 @@ def page(result: Any, title: str = "") -> str:
         f"<figure>{image(figure)}<figcaption>{CAPTIONS[name]}</figcaption></figure>" for name, figure in figures(result).items()
     )
     seeds = f"{len(rows)}, from {min(c['seeds'])} to {max(c['seeds'])}" if others else c["seeds"]
-    items = [item for item in (c | {"seeds": seeds}).items() if item[0] not in PASSING]
+    points = c["points"] or (len(result.samples.terms[0].y) if result.samples.kind == "pde" else None)  # drawn anew, or given
+    items = [item for item in (c | {"seeds": seeds, "points": points}).items() if item[0] not in PASSING]
     settings = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>" for k, v in items)
     warning = getattr(result.problem, "ill_posed", "")
     warned = f'<p class="certificate">{html.escape(warning)}</p>' if warning else ""

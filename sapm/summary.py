@@ -101,7 +101,7 @@ def parameters(result: Any, estimate: bool = True) -> str:
     for name, value in result.best.parameters.items():
         each = [p[name] for p in others]
         spread = f" ({min(each):.6g} to {max(each):.6g})" if len(each) > 1 else ""
-        found.append(f"{name} = {value:.6g}" + (f" ± {noise[name]:.1g}" if name in noise else "") + spread)
+        found.append(f"{name} = {value:.6g}" + (f" ± {noise[name]:.2g}" if name in noise else "") + spread)
     errors = "; ± is one standard error, by the noise of what was observed" if noise else ""
     ranges = f"; in brackets the range of {len(others)} seeds" + ("" if noise else ", which says nothing of noise in the data")
     return ", ".join(found) + errors + ranges * (len(others) > 1)
