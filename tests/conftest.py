@@ -15,6 +15,8 @@ if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 ):  # as in the background of a script, where tests of Ctrl-C would wait forever
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # as under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
