@@ -16,9 +16,9 @@ from scipy.optimize import brentq
 from sapm.jet import float64
 from sapm.pointwise import place
 
-PATIENT = 4000  # evaluations of a path that is only asked for that: some come to rest, which takes forever
-LATER = 0.1  # of that, where a path is only asked for whether time moves on along it
 LONGEST = 200.0  # a characteristic that has crossed the domain this many times counts as never ending; not so where time moves on
+LATER = 0.1  # of LONGEST: there, a path that is cut is not followed further
+PATIENT = 4000  # evaluations of a path that is cut: some come to rest, which takes forever
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Feet:
 
 @float64
 def trace_back(problem: Any, x: np.ndarray, rtol: float, method: str = "DOP853", cut: bool = False) -> Feet:
-    """`cut`: a path along which time moves on is not followed to its end, if that is far."""
+    """`cut`: a path along which time moves on, or that takes long, is not followed to its end, if that is far."""
     domain, form, sides = problem.domain, problem.equation.pointwise(), problem.domain.sides
     d = x.shape[1]
     pace = float(np.clip((domain.fine / sides).min() / 8, 1 / 512, 1 / 64))
