@@ -34,13 +34,9 @@ KEPT = " Kept is the network of iteration"
 FAR, ENOUGH = 10.0, 3  # times as large, that more points are taken, up to so many for every weight
 EARLY = 1 / 3  # of the time for a run: later, more points and longer steps are not worth it
 TIMES, LESS = 8, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end
-STAGES, SOLVED, STUCK = (
-    3,
-    1e-3,
-    3,
-)  # doublings of the time; how small errors must be for the next, or how many looks at most
+STAGES, MANY_STAGES = 3, 10  # doublings of the time in a second attempt, and at most
+SOLVED, STUCK = 1e-3, 3  # how small errors must be for the next one, or after how many looks it comes anyway
 HALF = 1 / 2  # of the seconds: then the time is all of it
-MANY_STAGES = 10
 AGAIN = 3  # times as many steps for a second attempt
 
 
