@@ -21,6 +21,7 @@ from sapm.jet import Activation, Jet, float64, lift, sin
 from sapm.network import Dense, Network
 from sapm.samples import Samples, Weights
 from sapm.term import Term
+from sapm.threads import one_thread
 
 FEATURES, SCALES = 1200, (1.0, 2.0, 4.0, 8.0)  # how many, and the standard deviations of their directions, in equal shares
 CHUNK = 1000  # samples at a time
@@ -122,6 +123,7 @@ def features(inputs: int, count: int) -> Dense:
     )
 
 
+@one_thread()
 @float64
 def correction(terms: Sequence[Term], network: Network, layer: Dense, fields: int) -> tuple[Array, float]:
     """The coefficients (fields, features + 1) of the correction, and the share of the residual, squared, that it explains."""
@@ -218,6 +220,7 @@ def mostly_measured(samples: Samples, problem: Any, network: Network) -> bool:
     return mine > 0.5 * total
 
 
+@one_thread()
 @float64
 def standard_errors(samples: Samples, terms: Sequence[Term], problem: Any, weights: Weights, sigma: Activation) -> np.ndarray:
     """What the noise of measured values makes of the parameters: the root mean square of its part in each.

@@ -28,6 +28,7 @@ from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
 from sapm.summary import heading
+from sapm.threads import one_thread
 from sapm.train import diagnostics_of, train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
@@ -121,6 +122,7 @@ def solve(
         raise KeyboardInterrupt("sapm.solve was interrupted before it had a result") from None
 
 
+@one_thread()
 def execute(
     problem,
     samples: Samples,

@@ -10,6 +10,7 @@ os.environ.setdefault("XLA_FLAGS", flags)
 if "device_count" not in os.environ["XLA_FLAGS"]:  # flags of the user's own are kept
     os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("NPROC", "16")  # threads for eight devices
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for tests side by side, and what they start
 
 if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN

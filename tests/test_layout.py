@@ -9,6 +9,7 @@ import sapm
 
 ORDER = [
     "sapm.names",
+    "sapm.threads",
     "sapm.jet",
     "sapm.network",
     "sapm.term",

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from problems import SMALL, curve, rotation, transport
 from rich.console import Console
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import sapm
 from sapm import groups, progress, report
 from sapm.jet import Jet
 from sapm.plan import doubts, plan
+from sapm.threads import CHOICES, one_thread
 
 
 @pytest.fixture(autouse=True)
@@ -305,3 +307,22 @@ def test_figures_and_report(solved, tmp_path):
     assert len(images) == 4 and all(src.startswith("data:image/png;base64,") for src in images)
     assert not [a for _, a in page.tags if a.get("src", "data:")[:5] != "data:" or "href" in a]
     assert "Theorem 3 holds" in page.text and "ran all 30 iterations." in page.text
+
+
+def test_one_thread_of_linear_algebra_while_it_works(monkeypatch):
+    """Threads that wait for each other cost many times their gain on cores that others use; the user's own are left alone."""
+    threads = lambda: {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}  # noqa: E731
+    seen = []
+    for name in CHOICES:
+        monkeypatch.delenv(name, raising=False)
+    with threadpool_limits(2, user_api="blas"):
+        sapm.solve(curve(), 2, 3, max_iter=2, seeds=1, progress=False, on_record=lambda state: seen.append(threads()))
+        assert set.union(*seen) == {1} and threads() == {2}
+        with one_thread(), one_thread():
+            pass
+        with one_thread():
+            assert threads() == {1}
+            monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        assert threads() == {2}
+        with one_thread():
+            assert threads() == {2}
