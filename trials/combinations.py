@@ -15,7 +15,7 @@ class Combination:
     models: str
     size: tuple[int, int]
     seeds: int
-    iterations: int
+    iterations: int | None  # None: as many as it takes by default
     settings: tuple[str, ...] = ()
     code: bool = False  # whether `sapm resume` needs the problem again
 
@@ -25,7 +25,9 @@ class Combination:
 
     def run(self, out: Path, iterations: int | None = None) -> list[str]:
         arguments = ["run", self.spec, "--models", self.models, "--depth", str(self.size[0]), "--width", str(self.size[1])]
-        arguments += ["--seeds", str(self.seeds), "--max-iter", str(iterations or self.iterations), "--out", str(out), "--json"]
+        arguments += ["--seeds", str(self.seeds), "--out", str(out), "--json"]
+        if most := iterations or self.iterations:
+            arguments += ["--max-iter", str(most)]
         return arguments + [word for setting in self.settings for word in ("--set", setting)]
 
     def resume(self, out: Path, iterations: int | None = None) -> list[str]:
@@ -104,6 +106,7 @@ COMBINATIONS = {
             True,
         ),
         Combination("heat with a number to find", "inverse", "sapm", (3, 6), 2, 80, POINTS, True),
+        Combination("growth, a second attempt in stages", "growth", "sapm", (3, 8), 2, None, POINTS, True),
         Combination("oscillator, two functions", "oscillator", "sapm", (3, 6), 2, 80, POINTS, True),
     )
 }

@@ -51,6 +51,11 @@ def transport():
     )
 
 
+def growth():
+    """It begins near a state that it leaves slowly; a first attempt stays there."""
+    return sapm.PDE(sapm.Box(t=(0, 10)), lambda p, u: u.t - u.value * (1 - u.value), [sapm.Initial(0.01)])
+
+
 def reaction():
     """First order with u itself."""
     return sapm.PDE(
