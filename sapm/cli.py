@@ -40,6 +40,7 @@ from sapm.cli_base import (
     app,
     guarded,
     parse_devices,
+    passing,
     show,
     take_place,
 )
@@ -56,14 +57,12 @@ def _code(result) -> int:
     return INTERRUPTED if "interrupted" in result.run.status else 0
 
 
-def _as_json(result) -> dict:
+def _as_json(result, estimate: bool = True) -> dict:
+    from sapm.summary import outcome
+
     c = result.certificate
-    return {
-        "config": result.config,
-        "best": result.run.best,
-        "seeds": result.table,
-        "certificate": {"holds": c.holds, "bound": c.bound, "ratio": c.ratio, "text": str(c)},
-    }
+    found = {"config": result.config} | outcome(result, estimate)
+    return found | {"certificate": {"holds": c.holds, "bound": c.bound, "ratio": c.ratio, "text": str(c)}}
 
 
 # ---------------------------------------------------------------- commands
@@ -130,6 +129,8 @@ def run(
     given, used = parse_settings(settings), parse_devices(devices)
     given |= {} if method is None else {"method": method}
     take_place(distributed, address, process, processes, out)
+    if not quiet:
+        passing("reading the problem …")
     stated, defaults, name = load_problem(problem)
     from sapm.devices import first_process
     from sapm.plan import plan
@@ -161,19 +162,17 @@ def run(
     _each(places, lambda model, place: solve(stated, **chosen, model=model, out=place, **more), out, as_json, code, name)
 
 
-def _tell(result, estimate: bool) -> bool:
-    """Print the table. Whether Ctrl-C came while the error was estimated: then without that, since it is no part of the run."""
+def _estimated(result) -> bool:
+    """Whether its error was estimated, and not Ctrl-C pressed meanwhile: the run is over then, and loses nothing."""
     from sapm.devices import first_process
+    from sapm.summary import outcome, unanswered
 
-    wanted = estimate and result.samples.kind == "pde" and "y" not in result.samples.test
-    if wanted and sys.stderr.isatty() and first_process():
-        print("estimating the error …", end="\r", file=sys.stderr, flush=True)
+    if unanswered(result) and first_process():
+        passing("estimating the error …")
     try:
-        show(result.summary(estimate), False)
+        return bool(outcome(result, True))
     except KeyboardInterrupt:
-        show(result.summary(estimate=False), False)
-        return True
-    return False
+        return False
 
 
 def _each(
@@ -184,16 +183,19 @@ def _each(
     `code`: what has to be given again to go on, if it is the user's.
     """
     from sapm.devices import first_process
-    from sapm.summary import heading
+    from sapm.store import Folder
+    from sapm.summary import heading, outcome
 
     results, cut, again = {}, False, f"sapm resume {out}" + (f" --problem {code}" if code else "")
     for name, place in places.items():
         try:
             results[name] = make(name, place)
             cut |= "interrupted" in results[name].run.status
+            cut = cut or not _estimated(results[name])
             if not as_json:
-                cut |= _tell(results[name], not cut)
+                show(results[name].summary(estimate=not cut), False)
             if place is not None and first_process() and not cut:
+                Folder(place).write_json("summary.json", outcome(results[name], True))
                 results[name].report(place / "report.html", f"{heading(results[name].config)}: {title}" if title else "")
         except (KeyboardInterrupt, OSError) as error:
             if out is not None and any(out.glob("**/checkpoint/latest.sapm")):
@@ -202,7 +204,7 @@ def _each(
         if cut:
             break
     if as_json:
-        show({name: _as_json(result) for name, result in results.items()}, True)
+        show({name: _as_json(result, not cut) for name, result in results.items()}, True)
     codes = [_code(result) for result in results.values()] + [INTERRUPTED] * cut
     if out is not None and not as_json:
         late = any("out of time" in result.run.status for result in results.values())

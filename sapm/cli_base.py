@@ -164,6 +164,12 @@ def _left(code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
+def passing(text: str) -> None:
+    """A line on a terminal that the next one takes the place of."""
+    if sys.stderr.isatty():
+        print(text, end="\r", file=sys.stderr, flush=True)
+
+
 def show(content: Any, as_json: bool) -> None:
     """A dictionary as JSON, a text as it is, or a table."""
     if as_json:

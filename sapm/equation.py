@@ -78,8 +78,10 @@ class Unknown:
         return self.d(*parts)
 
 
-def unknowns(residual: Callable) -> tuple[str, ...]:
+def unknowns(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, ...]:
     """What the arguments of residual(p, u, …) after the point are called: one function to find for each."""
+    if not callable(residual):
+        raise TypeError(f"residual is {brief(residual)}; give a function of the point and of u: lambda p, u: u.t - u.xx.")
     try:
         given = list(signature(residual).parameters.values())
     except (TypeError, ValueError):
@@ -94,6 +96,12 @@ def unknowns(residual: Callable) -> tuple[str, ...]:
         raise TypeError(
             f"residual takes {len(names)} arguments; it must take the point and what is to be found: lambda p, u: …, "
             "or lambda p, u, v: … for two functions."
+        )
+    if names[0] == "u" or {*names[1:]} & {*coordinates}:
+        how = ", ".join(f"p.{name}" for name in coordinates)
+        raise TypeError(
+            f"residual takes ({', '.join(names)}); it must take the point, which has the coordinates ({how}), and then what "
+            "is to be found: lambda p, u: …"
         )
     return tuple(names[1:])
 
@@ -185,7 +193,7 @@ class Equation:
     @float64
     def read(residual: Callable, names: Sequence[str], x: np.ndarray, parameters: dict[str, float] | None = None) -> Equation:
         """Trace the residual, find out at the points x whether it is linear, and refuse orders above 2."""
-        found = Equation(tuple(names), residual, parameters or {}, unknowns(residual))
+        found = Equation(tuple(names), residual, parameters or {}, unknowns(residual, names))
         with np.errstate(all="ignore"):
             found.rows = len(found._record(x[0], 0.5))  # outside JAX first, where a mistake is reported as it is
         try:

@@ -147,6 +147,7 @@ def _to_pt(u: Any, path: Path) -> None:
 
 
 LINE = 2**26  # characters of a line of a CSV file, at most
+COLUMNS = 1000  # of a CSV file, at most, for those that are not coordinates to be kept
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[str]:
@@ -190,8 +191,9 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
-    """(line numbers, points): the columns with these names. Only they are kept, however many there are."""
+def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray, list[tuple[str, list]]]:
+    """(line numbers, points, all columns): the points are numbers in the columns with these names, and other cells are texts. Of
+    a file with very many columns only the points are kept."""
     rows = _read_csv(path)
     first = next(rows, None)
     if first is None:
@@ -206,6 +208,7 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
         if head.count(name) > 1:
             raise ValueError(f"{path} has {head.count(name)} columns called {brief(name)}; name each of them once.")
     where, lines, found = [head.index(name) for name in names], [], array("d")
+    texts = {k: [] for k, name in enumerate(head) if name and k not in where} if len(head) <= COLUMNS else {}
     for line, row in rows:
         if any(cell.strip() for cell in row[len(head) :]):
             raise ValueError(f"{path}, line {line} has {len(row)} cells, and the first line names {len(head)} columns.")
@@ -218,24 +221,28 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray]:
             if not np.isfinite(found[-1]):
                 raise ValueError(f"{path}, line {line}, column {brief(name)}: {brief(text)} is not finite.")
         lines.append(line)
+        for k, column in texts.items():
+            column.append(row[k] if k < len(row) else "")
     if not lines:
         raise ValueError(f"{path} names its columns and has no points; add a line with the numbers of every point.")
-    return lines, np.frombuffer(found).reshape(len(lines), len(names))
+    x = np.frombuffer(found).reshape(len(lines), len(names))
+    columns = texts | {k: x[:, i].tolist() for i, k in enumerate(where)}
+    return lines, x, [(head[k], columns[k]) for k in sorted(columns)]
 
 
-def written(head: Sequence[str], rows: np.ndarray) -> str:
+def written(head: Sequence[str], rows: Sequence[Sequence]) -> str:
     """A table as CSV: names may have commas in them."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows.tolist()])
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
 
 
-def evaluate_csv(u: Any, path: Path) -> tuple[list[str], np.ndarray]:
-    """(column names, rows): the coordinates in the file and the best network's outputs there."""
+def evaluate_csv(u: Any, path: Path) -> tuple[list[str], list[tuple]]:
+    """(column names, rows): those of the file, and the best network's outputs at its points."""
     if not path.is_file():
         what = "is not a file on disk" if path.exists() else "does not exist"
         raise FileNotFoundError(f"{path} {what}; give a CSV file with the columns {', '.join(u.names)}.")
-    lines, x = _points(path, u.names)
+    lines, x, columns = _points(path, u.names)
     values = u(x).reshape(len(x), -1)
     outside = u.outside(x)
     if outside.any():
@@ -250,4 +257,8 @@ def evaluate_csv(u: Any, path: Path) -> tuple[list[str], np.ndarray]:
         )
     single = "u" if "u" not in u.names else "output"
     outputs = [single] if values.shape[1] == 1 else list(u.fields) or [f"u{k}" for k in range(1, values.shape[1] + 1)]
-    return [*u.names, *outputs], np.concatenate([x, values], axis=1)
+    taken = [name for name, _ in columns]
+    columns += [
+        (f"{name}_network" if name in taken else name, each.tolist()) for name, each in zip(outputs, values.T, strict=True)
+    ]
+    return [name for name, _ in columns], list(zip(*(cells for _, cells in columns), strict=True))

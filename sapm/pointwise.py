@@ -21,12 +21,12 @@ NEEDS_NUMBERS = (
 )  # what a function that uses `if` or plain NumPy raises when it is traced
 
 
-def function_of_point(what: str, given, alone: bool = True) -> Callable:
-    """A function that can be called with a point; `alone`: with nothing else."""
+def function_of_point(what: str, given) -> Callable:
+    """A function that can be called with a point."""
     if not callable(given):
         raise TypeError(f"{what} is {brief(given)}; give a function of one point, such as lambda p: jnp.sin(p.x).")
     try:
-        found = signature(given) if alone else None
+        found = signature(given)
     except (TypeError, ValueError):  # some built-in functions have none
         found = None
     try:

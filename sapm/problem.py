@@ -50,7 +50,6 @@ class PDE:
 
     def __post_init__(self):
         domain, put = domain_checked(self.domain), lambda name, value: object.__setattr__(self, name, value)
-        function_of_point("residual", self.residual, alone=False)
         given = (self.conditions,) if isinstance(self.conditions, (Condition, Periodic)) else self.conditions
         if not isinstance(given, (list, tuple)) or not all(isinstance(c, (Condition, Periodic)) for c in given):
             some = given if isinstance(given, (list, tuple)) else [given]

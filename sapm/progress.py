@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -35,6 +36,8 @@ class Bar:
         self.lines, self.due, self.label = on and not self.shown, time.monotonic() + FIRST, label
         self.iterations, self.seconds, self.first = iterations, seconds, first
         self.origin: float | None = None
+        self.waiting = threading.Timer(FIRST, self._say, ["compiling …"])
+        self.waiting.daemon = True
         text = TextColumn("{task.description}  [dim]{task.fields[text]}[/dim]")
         self.progress = Progress(BarColumn(20), text, Left(), console=console, disable=not self.shown)
         self.task = self.progress.add_task(label, total=iterations, completed=first, text="", left=None)
@@ -42,13 +45,21 @@ class Bar:
     def __enter__(self) -> Bar:
         if self.shown:
             self.progress.start()
+        if self.lines:
+            self.waiting.start()
         return self
 
     def __exit__(self, *error) -> None:
+        self.waiting.cancel()
         if self.shown:  # rich before 14 ends a line even where it has shown none
             self.progress.stop()
 
+    def _say(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # a log that cannot be written to ends no run
+            print(f"{self.label}  {text}", file=sys.stderr, flush=True)
+
     def show(self, moment: Moment) -> None:
+        self.waiting.cancel()
         late = self.lines and time.monotonic() > self.due
         if not self.shown and not late:
             return
@@ -67,8 +78,7 @@ class Bar:
                 left = max(0.0, min(left, self.seconds - moment.seconds))
         if late:
             self.due = time.monotonic() + QUIET
-            with suppress(OSError, ValueError):  # a log that cannot be written to ends no run
-                print(f"{self.label}  {text}  {moment.seconds:.0f} s", file=sys.stderr, flush=True)
+            self._say(f"{text}  {moment.seconds:.0f} s")
             return
         self.progress.update(self.task, completed=moment.iteration, text=text, left=left)
 

@@ -27,7 +27,7 @@ from sapm.resample import LOST, Lowest, at_held, at_last, closed, first_stage, h
 from sapm.result import Result, from_file, to_file, weights_of
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
-from sapm.summary import heading
+from sapm.summary import heading, outcome
 from sapm.threads import one_thread
 from sapm.train import diagnostics_of, train
 
@@ -299,8 +299,7 @@ def execute(
     if folder is not None:
         folder.write_history(lines(run))
         folder.save(folder.model, *to_file(run, samples, config))
-        row = {"best": run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
-        folder.write_json("summary.json", row | {"seeds": result.table})
+        folder.write_json("summary.json", outcome(result))
     return result
 
 

@@ -123,7 +123,8 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
 
     path = Path(path)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the .sapm file itself, or a run folder to sapm.resume.")
+        begun = (path / "checkpoint" / "latest.sapm").exists()
+        raise ValueError(f"{path} is a run that has not ended; sapm.resume goes on with it." if begun else no_checkpoint(path))
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file written by result.save(…).")
     if not path.is_file():  # a pipe would be waited for, for ever
@@ -261,12 +262,12 @@ class Claim:
     """A folder for one process at a time. The system drops the claim when its owner ends, however it ends."""
 
     def __init__(self, path: Path):
+        if "\0" in str(path):
+            raise ValueError(f"out={str(path)!r} is not the name of a folder; give one that does not exist yet.")
         self.path, self._lock = path, FileLock(path / ".lock", timeout=0)
         self.new = self.refused = False
 
     def __enter__(self) -> Claim:
-        if "\0" in str(self.path):
-            raise ValueError(f"out={str(self.path)!r} is not the name of a folder; give one that does not exist yet.")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out={str(self.path)!r} is a file; give a folder that does not exist yet.")
         self.path.mkdir(parents=True, exist_ok=True)

@@ -6,15 +6,17 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from sapm.run import Run
 from sapm.success import MANY
 
 ROWS = 20  # shown of a table with more
+NARROW = 100  # characters of a line that a table with all columns does not fit into
 LOST = ("dropped", "non-finite")  # seeds that have no say
 PASSING = ("drawn_at", "fresh", "lowest", "ended", "over", "stage", "again")  # what a configuration says of its moment alone
+HEADS = {"mean_squared_loss": "true loss", "iterations": "steps"}  # of columns that are called otherwise
 STARTS = {  # of the auxiliary variables, in words
     "uniform": "drawn from U(-1, 1)",
     "forward": "those of a forward pass",
@@ -43,6 +45,11 @@ class Summary(Table):
 
     __repr__ = __str__
 
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width < NARROW:  # rather no space than numbers in two lines
+            self.padding = 0
+        return super().__rich_console__(console, options)
+
 
 def shown(result: Any) -> tuple[list[int], str]:
     """Which seeds a table shows, and what it says of the others: all in the order asked for, or of many the best."""
@@ -52,6 +59,22 @@ def shown(result: Any) -> tuple[list[int], str]:
     counts = Counter(result.run.status[i] for i in order[ROWS:])
     each = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     return order[:ROWS], f"… and {len(order) - ROWS} more: {each}."
+
+
+def unanswered(result: Any) -> bool:
+    """Whether only an estimate can say how wrong u is."""
+    return result.samples.kind == "pde" and "y" not in result.samples.test
+
+
+def outcome(result: Any, estimate: bool = False) -> dict:
+    """The summary as a dictionary."""
+    found: dict[str, Any] = {"best": result.run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
+    if estimate and unanswered(result):
+        e = result.error_estimate()
+        found["error_estimate"] = {"error": e.error, "explained": e.explained, "no_solution": e.no_solution, "text": str(e)}
+    if estimate and result.standard_errors:
+        found["standard_errors"] = result.standard_errors
+    return found | {"seeds": result.table}
 
 
 def summary(result: Any, estimate: bool = True) -> Summary:
@@ -71,7 +94,7 @@ def summary(result: Any, estimate: bool = True) -> Summary:
         caption += f"\n{halved(result.run)}"
     if result.best.parameters:
         caption += f"\nfound: {parameters(result, estimate)}."
-    if estimate and result.samples.kind == "pde" and "y" not in result.samples.test:
+    if estimate and unanswered(result):
         caption += f"\n{result.error_estimate()}"
     if getattr(result.problem, "ill_posed", ""):
         caption += f"\nWarning: {result.problem.ill_posed}"
@@ -81,7 +104,7 @@ def summary(result: Any, estimate: bool = True) -> Summary:
     columns = columns if any(row[error] is not None for row in result.table) else columns[:-1]
     columns += (["test_residual"] if result.samples.kind == "pde" else []) + ["iterations", "status"]
     for name in columns:
-        table.add_column(name.replace("mean_squared_loss", "true loss").replace("_", " "), justify="right", overflow="fold")
+        table.add_column(HEADS.get(name, name.replace("_", " ")), justify="right", overflow="fold")
     for i in rows:
         row = result.table[i]
         taken = int(result.run.history["iteration"][i].max())

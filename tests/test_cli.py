@@ -68,7 +68,8 @@ def test_run_resume_report_predict_export(tmp_path, monkeypatch):
     points = tmp_path / "points.csv"
     points.write_text("note,x,t\na,0.5,0.25\nb,-0.5,1\n")
     lines = call("predict", out, points).output.splitlines()
-    assert lines[0] == "t,x,u" and float(lines[1].split(",")[2]) == u(t=0.25, x=0.5)
+    assert lines[0] == "note,x,t,u" and lines[1].startswith("a,0.5,0.25,")  # the file's own, with u
+    assert float(lines[1].split(",")[3]) == u(t=0.25, x=0.5)
     call("predict", out, points, "-o", tmp_path / "u.csv")
     assert json.loads(call("predict", out, points, "-o", tmp_path / "v.csv", "--json").output)["points"] == 2
     assert (tmp_path / "u.csv").read_text().splitlines() == (tmp_path / "v.csv").read_text().splitlines() == lines
@@ -256,9 +257,16 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     asked = ("run", "heat.py:problem", *SMALL, "--max-iter", 2, "--quiet")
     cut = call(*asked, code=130)
     assert "true loss" in cut.output and "had begun" not in cut.output
+    assert "error_estimate" not in json.loads(call(*asked, "--json", code=130).output)["sapm"]
     kept = call(*asked, "--out", "kept", code=130)
     assert "the run had ended, and its page is written by: sapm report kept --problem heat.py:problem" in kept.output
     assert (tmp_path / "kept" / "model.sapm").exists()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    told = json.loads(call(*asked, "--json", "--out", "whole").output)["sapm"]
+    found = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert found["error_estimate"] == told["error_estimate"] and found["seeds"] == told["seeds"]
+    assert told["error_estimate"]["error"] > 0 and "rror estimate" in told["error_estimate"]["text"]
 
 
 def test_a_setting_given_as_an_option():

@@ -245,14 +245,19 @@ def test_tables(text, tmp_path):
         assert wanted in refused(lambda: export._points(path, ("t", "x")), path)
 
 
-def test_values_at_points(result, tmp_path):
+def test_values_at_points(result, tmp_path, monkeypatch):
     """What is written can be read again, whatever the columns are called; numbers keep all their digits."""
     odd = replace(result, samples=replace(result.samples, names=('a,"b"',)))
     (tmp_path / "a.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [1 / 3]])))
     head, rows = export.evaluate_csv(odd.best, tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text(export.written(head, rows))
     assert np.array_equal(export._points(tmp_path / "b.csv", head)[1], rows) and head == ['a,"b"', "u"]
-    assert np.array_equal(rows[:, 1], result.best([0.1, 1 / 3]))
+    assert np.array_equal([row[1] for row in rows], result.best([0.1, 1 / 3]))
+    (tmp_path / "c.csv").write_text('u,"a,""b""",,note\n7,0.1,,x\n,1,,\n')  # u is measured there, and one column has no name
+    head, (first, second) = export.evaluate_csv(odd.best, tmp_path / "c.csv")
+    assert head == ["u", 'a,"b"', "note", "u_network"] and first[:3] == ("7", 0.1, "x") and second[:3] == ("", 1.0, "")
+    monkeypatch.setattr(export, "COLUMNS", 3)  # of so many only the points are kept
+    assert export.evaluate_csv(odd.best, tmp_path / "c.csv")[0] == ['a,"b"', "u"]
     (tmp_path / "far.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [7.0], [-9.0]])))
     with pytest.warns(UserWarning, match=r"2 of 3 points are outside of the domain \(the first in line 3\); nothing is known"):
         export.evaluate_csv(replace(odd.best, frame=(np.zeros(1), np.ones(1))), tmp_path / "far.csv")

@@ -176,6 +176,17 @@ CASES = {
         ValueError,
         "the residual contains u.(x·u.value|value·u.x); use Dirichlet with the faces named",
     ),
+    "residual in words": (
+        lambda: pde("u.t - u.xx"),
+        TypeError,
+        "residual is 'u.t - u.xx'; give a function of the point and of u",
+    ),
+    "the point last": (lambda: pde(lambda u, p: u.t - u.x), TypeError, r"takes \(u, p\); it must take the point"),
+    "coordinates one by one": (
+        lambda: pde(lambda t, x, u: u.t - u.x),
+        TypeError,
+        r"takes \(t, x, u\); it must take the point, which has the coordinates \(p.t, p.x\), and then",
+    ),
     "two equations": (lambda: pde(lambda p, u: (u.t, u.x)), ValueError, "the residual contains 2 equations; use Dirichlet"),
     "infinite coefficient": (lambda: pde(lambda p, u: u.t + u.x / (p.x - p.x)), ValueError, "the residual is not finite at"),
     # conditions

@@ -167,7 +167,8 @@ def test_a_line_now_and_then_off_a_terminal(capfd, monkeypatch):
     monkeypatch.setattr(progress, "FIRST", 0.0)
     monkeypatch.setattr(progress, "QUIET", 0.0)
     sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=2, model="ls")
-    first, *others = capfd.readouterr().err.splitlines()
+    waiting, first, *others = capfd.readouterr().err.splitlines()
+    assert waiting == "True loss by gauss-newton  compiling …"
     assert re.fullmatch(r"True loss by gauss-newton  0/2  loss \S+  \d+ s", first) and len(others) == 2
     sapm.solve(curve(), depth=2, width=4, seeds=1, max_iter=2, model="ls", progress=False)
     assert capfd.readouterr() == ("", "")
@@ -178,7 +179,7 @@ def test_the_table_says_each_thing_once():
     x = np.linspace(-1, 1, 20)
     result = sapm.solve(sapm.Regression(x, x**3), 2, 4, model="ls", seeds=1, max_iter=4, progress=False)
     head = [column.header for column in result.summary().columns]
-    assert head == ["seed", "initial loss", "true loss", "train error", "iterations", "status"]
+    assert head == ["seed", "initial loss", "true loss", "train error", "steps", "status"]
     assert result.summary().title == "True loss by gauss-newton: depth 2, width 4, tanh"
     kept = replace(result, run=replace(result.run, chosen=np.array([2])))
     assert list(kept.summary().columns[-2].cells) == ["2 of 4"] and list(result.summary().columns[-2].cells) == ["4"]

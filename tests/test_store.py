@@ -155,7 +155,7 @@ def test_damaged_foreign_and_newer_files(tmp_path):
     for call in (sapm.load, sapm.resume):
         with pytest.raises(FileNotFoundError, match="does not exist; give"):
             call(tmp_path / "nothing")
-    with pytest.raises(ValueError, match=r"is a folder; give the .sapm file itself"):
+    with pytest.raises(ValueError, match="is not the folder of a run"):
         sapm.load(tmp_path)
     with pytest.raises(ValueError, match="is not the folder of a run: it has no checkpoint"):
         sapm.resume(tmp_path)

@@ -157,7 +157,7 @@ READERS = {
     "model.sapm": _content,
     "checkpoint/latest.sapm": _content,
     "history.jsonl": _lines,
-    "summary.json": lambda path: json.loads(path.read_text()),
+    "summary.json": lambda path: json.loads(path.read_text()) | {"error_estimate": ""},  # without the problem, at fewer points
     "config.json": lambda path: json.loads(path.read_text()),
 }
 

@@ -14,6 +14,7 @@ and meanwhile no code is run, no program started, nothing written outside its fo
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -373,7 +374,7 @@ class Trial:
             if code == 2:
                 wrong = ill_said(said) or ("refused what was right" if isinstance(wanted, list) else "")
                 return {"outcome": "refused", "ok": not wrong, "why": wrong and f"{wrong}: {said[:400]}", "said": said[-200:]}
-            rows = [[float(v) for v in line.split(",")] for line in out.splitlines()[1:]]
+            rows = [[float(row[name]) for name in ("t", "x", "u")] for row in csv.DictReader(out.splitlines())]
             right = wanted == "finite" or (wanted is not None and [row[:2] for row in rows] == wanted)
             right = bool(right and np.isfinite(rows).all())
             return {"outcome": "loaded right", "ok": right, "why": "" if right else f"gave {out[:200]!r}"}
