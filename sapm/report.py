@@ -267,7 +267,7 @@ p.certificate { border-left: 4px solid var(--accent); padding: .4rem .9rem; back
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-td.words { text-align: left; white-space: normal; min-width: 22rem; } tr.best { background: var(--tint); font-weight: 600; }
+td.words { text-align: left; white-space: normal; min-width: 12rem; } tr.best { background: var(--tint); font-weight: 600; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.2rem; } figure { margin: 0; }
 img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-radius: 6px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; }

@@ -378,7 +378,7 @@ def resume(
         checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
-            folder.reopen(config, store.environment(), _done(before.run))
+            folder.reopen(config, store.environment(), _done(before.run), max_iter is not None)
             folder.write_history(lines(before.run))
         more: dict[str, Any] = {
             "folder": folder if path.is_dir() else None,

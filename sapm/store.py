@@ -359,17 +359,17 @@ class Folder:
         if self.writes:
             write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
 
-    def reopen(self, config: dict, env: dict, iteration: int) -> None:
+    def reopen(self, config: dict, env: dict, iteration: int, longer: bool = True) -> None:
         """Take away what an earlier end has left (the checkpoint has as much); note the new budget, and where the run goes on.
 
-        config.json stays what was asked for: how far points were drawn anew, for one, is in the checkpoint alone.
+        config.json stays what was asked for (`longer`: now as well), while the checkpoint has what it came to.
         """
         if not self.writes:
             return
         self._tidy()
         for stale in (self.model, self.path / "summary.json"):
             stale.unlink(missing_ok=True)
-        budget = {name: config[name] for name in ("max_iter", "max_seconds")}
+        budget = {name: config[name] for name in ("max_iter", "max_seconds") if longer or name != "max_iter"}
         self.write_json("config.json", (self._held("config.json") or config) | budget)
         held = self._held("env.json")
         later = held.get("later", [])

@@ -55,6 +55,7 @@ def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
     resumed = sapm.resume(tmp_path / "run", problem=growth(), progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
     assert np.array_equal(resumed.best(t=t), whole.best(t=t))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["max_iter"] == 20  # as it was asked for
 
 
 def test_points_of_a_stage():
