@@ -16,7 +16,7 @@ from sapm.report import ACCENT, FAINT, INK, POLICY, SECOND, STYLE, _positive, im
 from sapm.reproduce import VERDICTS, paper_row, verdict
 
 ALL_SEEDS = {"function_1d": ((10, 10), (6, 50)), "function_10d": ((6, 10), (8, 10), (10, 10))}
-COUNTED = "Seeds count from 0; the paper's, in the paper's order, from 1."
+COUNTED = "The best seed ends with the smallest loss that was optimised. Seeds count from 0; the paper's, in its order, from 1."
 
 
 def number(x) -> str:
