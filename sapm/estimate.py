@@ -23,7 +23,10 @@ from sapm.samples import Samples, Weights
 from sapm.term import Term
 from sapm.threads import one_thread
 
-FEATURES, SCALES = 1200, (1.0, 2.0, 4.0, 8.0)  # how many, and the standard deviations of their directions, in equal shares
+FEATURES, SCALES = (
+    2000,
+    (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+)  # how many, and the standard deviations of their directions, in equal shares
 CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
 
