@@ -68,7 +68,7 @@ def _cells(row: dict) -> list[str]:
         if row["model"] == "ls"
         else "no theorem"
         if share is None
-        else f"holds: the true loss is at most {share:.0%} of it"
+        else f"holds: the true loss is at most {share:.0%} of the bound"
     )
     name, what, _ = METHODS[row["model"]]
     return [
@@ -142,7 +142,8 @@ def _slices(results: dict[str, Result]):
 def page_of(results: dict[str, Result]) -> str:
     body = ""
     for row in rows_of(results):
-        cells = "".join(f'<td style="text-align:left;white-space:normal">{html.escape(c)}</td>' for c in _cells(row))
+        wraps = lambda text: "normal" if " " in text else "nowrap"  # noqa: E731
+        cells = "".join(f'<td style="text-align:left;white-space:{wraps(c)}">{html.escape(c)}</td>' for c in _cells(row))
         body += f"<tr{' class=best' if row['model'] == 'sapm' else ''}>{cells}</tr>"
     head = "".join(f'<th style="text-align:left;white-space:normal">{html.escape(c)}</th>' for c in HEAD)
     rows = {row["model"]: row for row in rows_of(results)}

@@ -16,6 +16,11 @@ from sapm.report import ACCENT, FAINT, INK, POLICY, SECOND, STYLE, _positive, im
 from sapm.reproduce import VERDICTS, paper_row, verdict
 
 ALL_SEEDS = {"function_1d": ((10, 10), (6, 50)), "function_10d": ((6, 10), (8, 10), (10, 10))}
+VARIANTS = (
+    "Variants: uniform, the paper's auxiliary variables, U(-1, 1); forward, those of a forward pass of the initial network; "
+    "shared, one step length for all samples of a layer; rate, the learning rate of LS. actual: the loss that was minimised."
+)
+SENTENCE = 24  # a longer cell of a table is one
 COUNTED = "The best seed ends with the smallest loss that was optimised. Seeds count from 0; the paper's, in its order, from 1."
 
 
@@ -261,7 +266,7 @@ def lead(rows: Sequence[dict], quick: bool) -> list[str]:
     where = "; ".join(
         f"{len(times)} runs, {sum(times) / 60:.0f} minutes of training in all, on {name}" for name, times in machines.items()
     )
-    return [scale, where + ".", *_bound(rows), VERDICTS.replace("\n", " ")]
+    return [scale, where + ".", *_bound(rows), VARIANTS, VERDICTS.replace("\n", " ")]
 
 
 def _bound(rows: Sequence[dict]) -> list[str]:
@@ -304,20 +309,30 @@ def write(out: Path, rows: Sequence[dict], quick: bool) -> list[Path]:
     return [out / name for name in written]
 
 
+def _columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """Head and body in HTML; a column of sentences stands in lines of its own, so that the others fit into the page."""
+    long = {k for line in body for k, cell in enumerate(line) if len(cell) > SENTENCE}
+    short, rows = [k for k in range(len(head)) if k not in long], ""
+    for line in body:
+        edge = ' style="border-bottom: 0"' * bool(long)
+        rows += "<tr>" + "".join(f"<td{edge}>{html.escape(line[k])}</td>" for k in short) + "</tr>"
+        for k in sorted(long):
+            rows += f'<tr><td class="words" colspan="{len(short)}">{html.escape(head[k])}: {html.escape(line[k])}</td></tr>'
+    return "".join(f'<th style="white-space:normal">{html.escape(head[k])}</th>' for k in short), rows
+
+
 def _page(found: Sequence[dict], shown: dict[str, str], first: Sequence[str]) -> str:
     blocks = ""
     for t in found:
         blocks += "".join(shown[label] for label in pictures_of(t, shown))
-        head = "".join(f"<th>{html.escape(c)}</th>" for c in t["head"])
-        cell = lambda c: f'<td class="words">{html.escape(c)}</td>' if len(c) > 24 else f"<td>{html.escape(c)}</td>"  # noqa: E731
-        body = "".join("<tr>" + "".join(cell(c) for c in line) + "</tr>" for line in t["body"])
+        head, body = _columns(t["head"], t["body"])
         blocks += f"<h2>{html.escape(t['title'])}</h2>"
         blocks += f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         blocks += f'<p class="soft">{html.escape(t["note"])}</p>'
     words = "".join(f'<p class="soft">{html.escape(text)}</p>' for text in first)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Reproduction</title><style>{STYLE}</style></head><body>
+<title>Reproduction</title><style>{STYLE} body {{ max-width: 76rem; }}</style></head><body>
 <h1>The paper's experiments, ours beside the paper's</h1>{words}
 {blocks}
 </body></html>
