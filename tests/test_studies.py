@@ -176,7 +176,7 @@ def test_tables_of_functions():
     row |= {"env": env, "seconds": 1.0, "holds": True}
     over = [row, row | {"largest_bound_ratio": 1.01}, row | {"largest_bound_ratio": None}, row | {"model": "ls"}]
     said = "it held in 1 of 2 runs; the largest ratio of the true loss to the bound is 1.01; 1 more have no ratio."
-    assert gallery.lead(over, quick=False)[2].endswith(said) and len(gallery.lead(over[2:], quick=False)) == 3
+    assert gallery.lead(over, quick=False)[2].endswith(said) and len(gallery.lead(over[2:], quick=False)) == 4
     stuck = {"model": "ls", "failed": 2, "initial_final": [[0.09, 0.0705], [1.0, 1e30]]}
     assert reproduce.verdict(row | stuck) == "1 of 2 seeds stuck, 1 diverged, 1 at the plateau 7.05e-02"
     assert len(paper()["all_seeds"]["function_1d"]["10,10"]["LS"]) == 10
