@@ -97,7 +97,10 @@ def unknowns(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, 
             f"residual takes {len(names)} arguments; it must take the point and what is to be found: lambda p, u: …, "
             "or lambda p, u, v: … for two functions."
         )
-    if names[0] == "u" or {*names[1:]} & {*coordinates}:
+    twice = {*names[1:]} & {*coordinates}
+    if names[0] not in coordinates and len(twice) == len(names) - 1:
+        raise TypeError(f"{names[1]} is a coordinate of the domain and a function to find; call one of them otherwise.")
+    if names[0] == "u" or twice:
         how = ", ".join(f"p.{name}" for name in coordinates)
         raise TypeError(
             f"residual takes ({', '.join(names)}); it must take the point, which has the coordinates ({how}), and then what "
@@ -245,7 +248,7 @@ class Equation:
                 break
         if found.nonlinear and not found.traced:
             raise ValueError(
-                f"the residual contains {found.nonlinear}, and NumPy or `if` on p; a nonlinear one needs jax.numpy and jnp.where."
+                f"the residual contains {found.nonlinear}, and NumPy or `if`; a nonlinear one needs jax.numpy and jnp.where."
             )
         if not found.nonlinear and not any(key and np.any(column != 0) for key, column in zip(found.keys, c.T, strict=True)):
             raise ValueError(
@@ -286,7 +289,7 @@ class Equation:
         if bad.any():
             raise ValueError(
                 f"the residual is not finite at {place(self.names, x[bad.argmax()])}, or larger than {MOST:g}; its coefficients "
-                "must be numbers: state the problem in other units."
+                "must be numbers: is it a quotient by 0, or the root of something negative? If it is large, use other units."
             )
         v = np.random.default_rng(1).normal(size=zero.shape)
         parts = np.concatenate([partial * v, -f[:, None]], axis=1)

@@ -22,7 +22,7 @@ ONNX_NAME = {"relu": "Relu", "sin": "Sin", "tanh": "Tanh", "sigmoid": "Sigmoid",
 def check_ending(path: Path) -> None:
     if path.suffix not in FORMATS:
         known = ", ".join(f"{end} ({name})" for end, name in FORMATS.items())
-        raise ValueError(f"{path.name} has no ending that is known; use {known}." + nearest(path.suffix, FORMATS))
+        raise ValueError(f"{path.name} has no ending that is known; use {known}.")
 
 
 def export(u: Any, path: str | Path) -> Path:

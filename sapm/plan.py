@@ -58,7 +58,10 @@ def plan(
     `in_memory`: the caller has all samples in memory and wants them used from there.
     """
     if not isinstance(problem, PROBLEMS):
-        raise TypeError(f"problem={brief(problem)} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.")
+        named = (
+            f" By their names, problems are solved on the command line: sapm run {problem}." if isinstance(problem, str) else ""
+        )
+        raise TypeError(f"problem={brief(problem)} is not a problem; give a sapm.PDE, sapm.Function or sapm.Regression.{named}")
     kind = "pde" if isinstance(problem, PDE) else "regression"
     sharp = not isinstance(problem, PDE) or problem.equation.nonlinear  # what may have a shock is beyond a few sines
     sigma = find_activation(("tanh" if sharp else "sin") if activation is None else activation)

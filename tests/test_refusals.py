@@ -164,7 +164,7 @@ CASES = {
     "nonlinear by branches": (
         lambda: pde(lambda p, u: u.t + (u.x**2 if p.x > 0 else u.x), STILL),
         ValueError,
-        "contains a nonlinear function of u.x, and NumPy or `if` on p; a nonlinear one needs jax.numpy and jnp.where",
+        "contains a nonlinear function of u.x, and NumPy or `if`; a nonlinear one needs jax.numpy and jnp.where",
     ),
     "inflow of second order": (
         lambda: pde(lambda p, u: u.t - u.xx),
@@ -182,6 +182,12 @@ CASES = {
         "residual is 'u.t - u.xx'; give a function of the point and of u",
     ),
     "the point last": (lambda: pde(lambda u, p: u.t - u.x), TypeError, r"takes \(u, p\); it must take the point"),
+    "a coordinate and u": (
+        lambda: sapm.PDE(sapm.Box(u=(0, 1)), lambda p, u: u.uu, [sapm.Dirichlet(0)]),
+        TypeError,
+        "u is a coordinate of the domain and a function to find; call one of them otherwise",
+    ),
+    "a problem by its name": (lambda: sapm.solve("heat_1d"), TypeError, "on the command line: sapm run heat_1d"),
     "coordinates one by one": (
         lambda: pde(lambda t, x, u: u.t - u.x),
         TypeError,
