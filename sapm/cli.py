@@ -186,14 +186,15 @@ def _each(
     from sapm.store import Folder
     from sapm.summary import heading, outcome
 
-    results, cut, again = {}, False, f"sapm resume {out}" + (f" --problem {code}" if code else "")
+    results, told, cut, again = {}, {}, False, f"sapm resume {out}" + (f" --problem {code}" if code else "")
     for name, place in places.items():
         try:
             results[name] = make(name, place)
             cut |= "interrupted" in results[name].run.status
-            cut = cut or not _estimated(results[name])
+            told[name] = not cut and _estimated(results[name])
+            cut = not told[name]
             if not as_json:
-                show(results[name].summary(estimate=not cut), False)
+                show(results[name].summary(told[name]), False)
             if place is not None and first_process() and not cut:
                 Folder(place).write_json("summary.json", outcome(results[name], True))
                 results[name].report(place / "report.html", f"{heading(results[name].config)}: {title}" if title else "")
@@ -204,14 +205,14 @@ def _each(
         if cut:
             break
     if as_json:
-        show({name: _as_json(result, not cut) for name, result in results.items()}, True)
+        show({name: _as_json(result, told[name]) for name, result in results.items()}, True)
     codes = [_code(result) for result in results.values()] + [INTERRUPTED] * cut
     if out is not None and not as_json:
         late = any("out of time" in result.run.status for result in results.values())
         show(f"kept in {out}" + (f"; go on with: {again}" if late else ""), False)
     if INTERRUPTED in codes and out is not None and first_process():
         ended = not any("interrupted" in result.run.status for result in results.values()) and len(results) == len(places)
-        page = f"sapm report {out}" + (f" --problem {code}" if code else "")
+        page = f"sapm report {places[next(reversed(results))]}" + (f" --problem {code}" if code else "")
         how = f"the run had ended, and its page is written by: {page}" if ended else f"{CONTINUE}{again}"
         print(f"sapm: interrupted; {how}", file=sys.stderr)
     if end := next((c for c in (INTERRUPTED, BROKEN, DIVERGED) if c in codes), 0):

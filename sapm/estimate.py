@@ -23,10 +23,8 @@ from sapm.samples import Samples, Weights
 from sapm.term import Term
 from sapm.threads import one_thread
 
-FEATURES, SCALES = (
-    2000,
-    (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
-)  # how many, and the standard deviations of their directions, in equal shares
+FEATURES, SCALES = 2000, (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # how many, and the sizes of their directions, in equal shares
+ALWAYS, RESOLVED = 8.0, 0.55  # the scale up to which all are taken; others up to that many times the points along a coordinate
 CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
 
@@ -116,13 +114,14 @@ class Estimate:
         )
 
 
-def features(inputs: int, count: int) -> Dense:
-    """Random directions and phases, for inputs that fill [-1, 1]."""
-    rng = np.random.default_rng(0)
-    scale = np.repeat(SCALES, -(-count // len(SCALES)))[:count, None]
+def features(samples: Samples, points: int) -> Dense:
+    """Random directions and phases, for inputs that fill [-1, 1], of the scales that so many points can tell apart: sines of
+    others would fit whatever there is at the points."""
+    rng, inputs, each = np.random.default_rng(0), samples.inputs, -(-FEATURES // (len(samples.fields) * len(SCALES)))
+    scale = np.repeat([s for s in SCALES if s <= max(ALWAYS, RESOLVED * points ** (1 / len(samples.names)))], each)[:, None]
     return Dense(
-        jnp.asarray(rng.normal(size=(count, inputs)) * scale / np.sqrt(max(1, inputs / 2))),
-        jnp.asarray(rng.uniform(0, 2 * np.pi, count)),
+        jnp.asarray(rng.normal(size=(len(scale), inputs)) * scale / np.sqrt(max(1, inputs / 2))),
+        jnp.asarray(rng.uniform(0, 2 * np.pi, len(scale))),
     )
 
 
@@ -183,7 +182,7 @@ def estimated(samples: Samples, terms: Sequence[Term], weights: Weights, sigma: 
     whether the size is relative to that of u; and that of every function of a system, relative to its own."""
     scaling, fields = samples.scaling, len(samples.fields)
     pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in scaling.scaled(weights)]
-    network, layer = Network.of(pairs, sigma, len(samples.parameters)), features(samples.inputs, FEATURES // fields)
+    network, layer = Network.of(pairs, sigma, len(samples.parameters)), features(samples, len(terms[0].y))
     terms = [scaling.term(term) for term in terms]
     coefficients, share = correction(terms, network, layer, fields)
     x = Jet(terms[0].x.value, terms[0].x.tangents[:, :0])
@@ -236,7 +235,7 @@ def standard_errors(samples: Samples, terms: Sequence[Term], problem: Any, weigh
     measured, count = _measured(terms, problem), len(samples.parameters)
     scaling, fields = samples.scaling, len(samples.fields)
     pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in scaling.scaled(weights)]
-    network, layer = Network.of(pairs, sigma, count), features(samples.inputs, FEATURES // fields)
+    network, layer = Network.of(pairs, sigma, count), features(samples, len(terms[0].y))
     square, left = 0.0, []
     for term, mine in zip(terms, measured, strict=True):
         begin = 0

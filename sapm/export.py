@@ -208,7 +208,9 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray, li
         if head.count(name) > 1:
             raise ValueError(f"{path} has {head.count(name)} columns called {brief(name)}; name each of them once.")
     where, lines, found = [head.index(name) for name in names], [], array("d")
-    texts = {k: [] for k, name in enumerate(head) if name and k not in where} if len(head) <= COLUMNS else {}
+    texts: dict[int, list[str]] = {k: [] for k in range(len(head)) if k not in where} if len(head) <= COLUMNS else {}
+    if len(head) > COLUMNS:
+        warnings.warn(f"{path} has {len(head)} columns; of more than {COLUMNS}, only the points are kept.", stacklevel=3)
     for line, row in rows:
         if any(cell.strip() for cell in row[len(head) :]):
             raise ValueError(f"{path}, line {line} has {len(row)} cells, and the first line names {len(head)} columns.")
@@ -226,7 +228,8 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray, li
     if not lines:
         raise ValueError(f"{path} names its columns and has no points; add a line with the numbers of every point.")
     x = np.frombuffer(found).reshape(len(lines), len(names))
-    columns = texts | {k: x[:, i].tolist() for i, k in enumerate(where)}
+    columns: dict[int, list] = {k: cells for k, cells in texts.items() if head[k] or any(map(str.strip, cells))}
+    columns |= {k: x[:, i].tolist() for i, k in enumerate(where)}
     return lines, x, [(head[k], columns[k]) for k in sorted(columns)]
 
 
@@ -257,8 +260,9 @@ def evaluate_csv(u: Any, path: Path) -> tuple[list[str], list[tuple]]:
         )
     single = "u" if "u" not in u.names else "output"
     outputs = [single] if values.shape[1] == 1 else list(u.fields) or [f"u{k}" for k in range(1, values.shape[1] + 1)]
-    taken = [name for name, _ in columns]
-    columns += [
-        (f"{name}_network" if name in taken else name, each.tolist()) for name, each in zip(outputs, values.T, strict=True)
-    ]
+    for name, each in zip(outputs, values.T, strict=True):
+        taken = {other for other, _ in columns}
+        while name in taken:
+            name += "_network"
+        columns.append((name, each.tolist()))
     return [name for name, _ in columns], list(zip(*(cells for _, cells in columns), strict=True))

@@ -95,7 +95,8 @@ def in_stages(config: dict) -> dict:
     """The configuration of a second attempt, where the first one was no solution."""
     kept = {name: value for name, value in config.items() if name not in PASSING}
     said = "A first attempt ended in no solution; this is a second one, on an eighth, a quarter, half and all of the time. "
-    more = {"points": config["again"], "max_iter": AGAIN * config["max_iter"]}
+    steps = max(AGAIN * config["max_iter"], (STAGES * STUCK + 1) * (config["options"]["resample"] or 0) + config["max_iter"])
+    more = {"points": config["again"], "max_iter": steps}
     return kept | more | {"options": config["options"] | {"stages": STAGES}, "choice": config["choice"] + said}
 
 
@@ -232,9 +233,9 @@ def no_longer_falls(sizes: Sequence[float]) -> bool:
     return len(sizes) > TIMES and min(sizes[-TIMES:]) > LESS * min(sizes[:-TIMES])
 
 
-def closed(run: Run, status: str, why: str) -> Run:
-    """A run that goes on with no seed."""
-    going = [old not in STOPPED for old in run.status]
+def closed(run: Run, status: str, why: str, every: bool = False) -> Run:
+    """A run that goes on with no seed; `every`: also of those that had ended by themselves it is said."""
+    going = [old not in (LOST if every else STOPPED) for old in run.status]
     states = tuple(status if end else old for end, old in zip(going, run.status, strict=True))
     reason = tuple(why if end else old for end, old in zip(going, run.reason, strict=True))
     return replace(run, status=states, reason=reason)

@@ -175,6 +175,7 @@ def execute(
         next_save = now + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (now - began))
 
     latest: Callable[[], Run] | None = None
+    pressed = False  # Ctrl-C
 
     def watch(moment: Moment):
         nonlocal latest
@@ -209,7 +210,7 @@ def execute(
         while True:
             began = time.perf_counter()
             if anywhere(asked()) and run is not None:
-                run = closed(run, "interrupted", f"interrupted after {at} iterations.")
+                run, pressed = closed(run, "interrupted", f"interrupted after {at} iterations."), True
                 break
             due = every and at % every == 0 and config.get("drawn_at", 0) < at < config["max_iter"]
             if due and not isinstance(problem, PDE):
@@ -224,7 +225,7 @@ def execute(
                     if config.get("over"):
                         break
                 except KeyboardInterrupt:
-                    run = closed(run, "interrupted", f"interrupted after {at} iterations.")
+                    run, pressed = closed(run, "interrupted", f"interrupted after {at} iterations."), True
                     break
             drawn, at = at, min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
             count = len(config["seeds"])
@@ -251,7 +252,7 @@ def execute(
                 run = run if latest is None else latest()
                 if files is not None or run is None:
                     raise
-                run = closed(run, "interrupted", f"interrupted after {_done(run)} iterations.")
+                run, pressed = closed(run, "interrupted", f"interrupted after {_done(run)} iterations."), True
                 break
             latest, lowest = None, lowest.unless_lost(run)
             over = {"out of time", "stopped", "interrupted"} & set(run.status) or set(run.status) <= set(LOST)
@@ -271,31 +272,34 @@ def execute(
         try:
             ended = harder(problem, samples, _by_rank(last, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
         except KeyboardInterrupt:  # the last network was not looked at
-            last = closed(last, "interrupted", f"interrupted after {_done(last)} iterations.")
+            last, pressed = closed(last, "interrupted", f"interrupted after {_done(last)} iterations."), True
         config |= {"ended": ended} if ended < np.inf else {}
         if folder is not None:
             keep(lambda: last)  # for a longer run, which would not have looked here, with the lowest of before
     lowest = lowest.seen(last, ended) if lowest.states is not None else lowest
     run, config = lowest.kept_by(last), lowest.noted(config)
     result = Result(run, samples, config, problem)
+    failed, why = False, f"interrupted after {_done(run)} iterations."
     try:
-        failed = isinstance(problem, PDE) and _failed(result, seconds)
+        failed = isinstance(problem, PDE) and not pressed and _failed(result, seconds)
     except KeyboardInterrupt:
-        run, failed = closed(run, "interrupted", f"interrupted after {_done(run)} iterations."), False
-        result = Result(run, samples, config, problem)
+        pressed = True
     if agreed(failed)[0]:
         settings, held, spent = in_stages(config), samples.test.get("x", 0), float(run.history["seconds"].max())
-        begun = problem.samples(settings["points"], settings["boundary_points"], held, settings["mu"])
+        why = "interrupted in a second attempt; this is the first."
         try:
+            begun = problem.samples(settings["points"], settings["boundary_points"], held, settings["mu"])
             second = execute(problem, begun, settings, sigma, None, None, folder, progress, on_record, mesh, spent)
             if second.config["stage"][0] == 1 and not set(second.run.status) <= set(LOST):
                 return second
-            cut = "interrupted" in second.run.status
+            pressed = "interrupted" in second.run.status
         except KeyboardInterrupt:
-            cut = True
-        if cut:  # the first attempt is what there is; a folder goes on with the second
-            run = closed(run, "interrupted", "interrupted in a second attempt; this is the first.")
-            result = Result(run, samples, config, problem)
+            pressed = True
+    if pressed and "interrupted" not in run.status:  # what there is is the end of this attempt; a folder goes on from there
+        run = closed(run, "interrupted", why, every=True)
+        result = Result(run, samples, config, problem)
+    if used is None and (share := config.get("stage", [1.0])[0]) < 1:
+        warnings.warn(f"it ended with {share:g} of the time trained on, and nothing is known of u beyond.", stacklevel=4)
     if folder is not None:
         folder.write_history(lines(run))
         folder.save(folder.model, *to_file(run, samples, config))

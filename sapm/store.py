@@ -14,8 +14,7 @@ import tempfile
 import threading
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from filelock import FileLock, Timeout
 from sapm import __version__
 from sapm.devices import first_process
 from sapm.names import brief, plain, shown
+from sapm.threads import CHOICES
 
 LARGEST_JSON = 2**28  # bytes of a description; a larger one is not ours
 HEADER = 2**25  # bytes of a description in the header of a file, which safetensors allows 100 MB; a longer one is an array
@@ -123,8 +123,7 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
 
     path = Path(path)
     if path.is_dir():
-        begun = (path / "checkpoint" / "latest.sapm").exists()
-        raise ValueError(f"{path} is a run that has not ended; sapm.resume goes on with it." if begun else no_checkpoint(path))
+        raise ValueError(no_checkpoint(path))
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file written by result.save(…).")
     if not path.is_file():  # a pipe would be waited for, for ever
@@ -171,7 +170,7 @@ def read_json(path: Path, text: str | bytes | None = None) -> dict:
     return found
 
 
-VARIABLES = ("NPROC", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # that say how JAX computes, beside its own and XLA's
+VARIABLES = ("NPROC", "CUDA_VISIBLE_DEVICES", *CHOICES)  # that say how JAX computes, beside its own and XLA's
 UNITS = ("avx", "avx2", "fma", "avx512f", "asimd", "sve")  # of a processor, which XLA writes its programs for
 
 
@@ -208,8 +207,8 @@ def environment() -> dict:
     packages = {"sapm": __version__}
     for name in ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy"):
         try:
-            packages[name] = installed(name)
-        except PackageNotFoundError:  # on the path without being installed
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # on the path without being installed
             packages[name] = "unknown"
     (processor, units), devices = _processor(), jax.devices()
     told = sorted(name for name in os.environ if name.startswith(("JAX_", "XLA_")) or name in VARIABLES)
@@ -263,7 +262,7 @@ class Claim:
 
     def __init__(self, path: Path):
         if "\0" in str(path):
-            raise ValueError(f"out={str(path)!r} is not the name of a folder; give one that does not exist yet.")
+            raise ValueError(f"{str(path)!r} is not the name of a folder; give one without a NUL in it.")
         self.path, self._lock = path, FileLock(path / ".lock", timeout=0)
         self.new = self.refused = False
 
@@ -301,12 +300,14 @@ def unused(path: Path) -> bool:
     checkpoint, history = path / "checkpoint", path / "history.jsonl"
     if checkpoint.is_dir() and all(left(p, ["latest.sapm"]) or p.match("aux-*.npy") for p in checkpoint.iterdir()):
         found.discard("checkpoint")
-    begun = found == BEGUN or (found < BEGUN and history.is_file() and not history.stat().st_size)
-    return not found or begun
+    return not found or found == BEGUN or (found < BEGUN and history.is_file() and not history.stat().st_size)
 
 
 def no_checkpoint(path: Path) -> str:
-    """Why a folder cannot be continued."""
+    """Why a folder cannot be read or continued as a run."""
+    if runs := [p.parent.parent for p in sorted(path.glob("**/checkpoint/latest.sapm"))]:
+        several = f"{path} holds several runs; give one of them: {', '.join(map(str, runs[:20]))}."
+        return several if runs != [path] else f"{path} is a run that has not ended; sapm.resume goes on with it."
     if (path / "history.jsonl").exists() and unused(path):
         return f"{path} holds a run that was cut off before its first checkpoint; start it again, in the same folder."
     return f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r})."
@@ -372,8 +373,7 @@ class Folder:
         budget = {name: config[name] for name in ("max_iter", "max_seconds") if longer or name != "max_iter"}
         self.write_json("config.json", (self._held("config.json") or config) | budget)
         held = self._held("env.json")
-        later = held.get("later", [])
-        later = later if isinstance(later, list) else []
+        later = later if isinstance(later := held.get("later"), list) else []
         last = later[-1] if later else held
         if not isinstance(last, dict) or last | {"from_iteration": 0} != json.loads(to_json(env | {"from_iteration": 0})):
             self.write_json("env.json", held | {"later": [*later, {"from_iteration": iteration} | env]} if held else env)

@@ -46,9 +46,9 @@ class Summary(Table):
     __repr__ = __str__
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if options.max_width < NARROW:  # rather no space than numbers in two lines
-            self.padding = 0
-        return super().__rich_console__(console, options)
+        before, self.padding = self.padding, (0, int(options.max_width >= NARROW))  # rather no space than numbers in two lines
+        yield from super().__rich_console__(console, options)
+        self.padding = before
 
 
 def shown(result: Any) -> tuple[list[int], str]:

@@ -13,25 +13,26 @@ from contextlib import contextmanager
 from threadpoolctl import threadpool_limits
 
 CHOICES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")  # with one of them set, the user has chosen
-_lock, _inside, _limits = threading.Lock(), 0, None
+_lock, _inside, _limits = threading.Lock(), [], []  # who is inside, and what to go back to
 
 
 @contextmanager
 def one_thread():
-    """For as long as any is inside, of however many threads; afterwards as it was."""
-    global _inside, _limits  # noqa: PLW0603
+    """For as long as any is inside, of however many threads; afterwards as it was, also if Ctrl-C comes between."""
     import scipy.linalg  # noqa: F401  the library that JAX calls has to be there to be limited
 
-    chosen = any(os.environ.get(name) for name in CHOICES)
-    with _lock:
-        if _inside == 0 and not chosen:
-            _limits = threadpool_limits(1, user_api="blas")
-        _inside += 1
+    me = object()
     try:
+        with _lock:
+            _inside.append(me)
+            if not _limits and not any(os.environ.get(name) for name in CHOICES):
+                _limits.append(threadpool_limits(None, user_api="blas"))  # notes what there is, and changes nothing
+                threadpool_limits(1, user_api="blas")
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if _inside == 0 and _limits is not None:
-                _limits.restore_original_limits()
-                _limits = None
+            if me in _inside:
+                _inside.remove(me)
+            if not _inside and _limits:
+                _limits[0].restore_original_limits()
+                _limits.clear()

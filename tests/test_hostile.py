@@ -234,6 +234,7 @@ POINTS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*only the points are kept")
 @pytest.mark.parametrize("text", POINTS, ids=lambda text: text[:20].encode().hex())
 def test_tables(text, tmp_path):
     path = tmp_path / "a.csv"
@@ -257,7 +258,11 @@ def test_values_at_points(result, tmp_path, monkeypatch):
     head, (first, second) = export.evaluate_csv(odd.best, tmp_path / "c.csv")
     assert head == ["u", 'a,"b"', "note", "u_network"] and first[:3] == ("7", 0.1, "x") and second[:3] == ("", 1.0, "")
     monkeypatch.setattr(export, "COLUMNS", 3)  # of so many only the points are kept
-    assert export.evaluate_csv(odd.best, tmp_path / "c.csv")[0] == ['a,"b"', "u"]
+    with pytest.warns(UserWarning, match="has 4 columns; of more than 3, only the points are kept"):
+        assert export.evaluate_csv(odd.best, tmp_path / "c.csv")[0] == ['a,"b"', "u"]
+    monkeypatch.undo()
+    (tmp_path / "d.csv").write_text(',"a,""b""",u,u_network\n0,1,2,3\n')  # as pandas writes its index
+    assert export.evaluate_csv(odd.best, tmp_path / "d.csv")[0] == ["", 'a,"b"', "u", "u_network", "u_network_network"]
     (tmp_path / "far.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [7.0], [-9.0]])))
     with pytest.warns(UserWarning, match=r"2 of 3 points are outside of the domain \(the first in line 3\); nothing is known"):
         export.evaluate_csv(replace(odd.best, frame=(np.zeros(1), np.ones(1))), tmp_path / "far.csv")

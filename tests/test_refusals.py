@@ -182,11 +182,6 @@ CASES = {
         "residual is 'u.t - u.xx'; give a function of the point and of u",
     ),
     "the point last": (lambda: pde(lambda u, p: u.t - u.x), TypeError, r"takes \(u, p\); it must take the point"),
-    "a coordinate and u": (
-        lambda: sapm.PDE(sapm.Box(u=(0, 1)), lambda p, u: u.uu, [sapm.Dirichlet(0)]),
-        TypeError,
-        "u is a coordinate of the domain and a function to find; call one of them otherwise",
-    ),
     "a problem by its name": (lambda: sapm.solve("heat_1d"), TypeError, "on the command line: sapm run heat_1d"),
     "coordinates one by one": (
         lambda: pde(lambda t, x, u: u.t - u.x),

@@ -186,6 +186,17 @@ def test_the_table_says_each_thing_once():
     assert "bound" not in report.figures(result)
 
 
+def test_a_narrow_table_breaks_no_number(solved):
+    """All nine columns fit into 80 characters; and the next print is as wide as ever."""
+    table, wide = solved.summary(), str(solved.summary())
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(table)
+    row = next(line for line in capture.get().splitlines() if "finished" in line)
+    assert len(row) == 80 and all(f"{solved.table[0][name]:.2e}" in row for name in ("loss", "train_error", "test_residual"))
+    assert str(table) == wide
+
+
 def test_pm_by_auto_is_warned_of():
     """It is not PM's loss that is minimised there."""
     for method, said in (("auto", ["to minimise PM's own loss give method='gauss-newton'"]), ("gauss-newton", [])):

@@ -138,3 +138,34 @@ def test_a_second_attempt_with_points_of_ones_own_to_test_at(monkeypatch):
     first = sapm.solve(growth(), **own)
     assert first.run.status == ("interrupted",) * 2 and "this is the first" in first.run.reason[0]
     assert first.history["iteration"].max() == 4
+
+
+def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypatch):
+    """In the estimate after the first attempt, in its points, or in the second: it is said, and the first is what there is."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
+    monkeypatch.setattr("sapm.checks.GAUSS_NEWTON", 20)
+    monkeypatch.setattr(resample, "no_longer_falls", lambda sizes: True)
+    few = SMALL | {"options": {"resample": 5}}
+    solve = lambda **more: sapm.solve(growth(), **few, **more)  # noqa: E731
+    assert set(sapm.solve(growth(), **few, max_iter=20).run.status) == {"stalled"}
+
+    def pressed(*given, **named):
+        raise KeyboardInterrupt
+
+    def cut(result):
+        return set(result.run.status) == {"interrupted"} and result.history["iteration"].max() == 5
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sapm.result.Result.error_estimate", pressed)
+        assert cut(solve())
+    with monkeypatch.context() as patch:  # once the first has failed, its points are the next thing
+        state, over = sapm.PDE.samples, []
+        patch.setattr(sapm.PDE, "samples", lambda *a, **n: pressed() if over else state(*a, **n))
+        patch.setattr(solver, "_failed", lambda result, seconds: over.append(1) or True)
+        assert cut(solve())
+    runs, train = [], solver.train
+    monkeypatch.setattr(
+        solver, "train", lambda *a, **n: pressed() if n["previous"] is None and runs else runs.append(1) or train(*a, **n)
+    )
+    assert cut(solve(out=tmp_path / "run"))
+    assert {row["status"] for row in json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"]} == {"interrupted"}
