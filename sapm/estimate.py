@@ -77,8 +77,8 @@ class Estimate:
             return "No error estimate: the network or its residual is not finite."
         apiece = "".join(f"; {name} {error:.1e}" for name, error in self.each.items())
         cures = (
-            "Take more steps (or time), points or seeds, a larger network, conditions that are hard=True, or one interval of "
-            "time after the other (docs/choosing.md)."
+            "Take more steps (or time), points or seeds, a larger network, conditions that are hard=True, or time in stages: "
+            "options={'stages': 3}, for nonlinear equations, or one interval after the other (docs/choosing.md)."
         )
         if self._large:
             return f"Error estimate {self.error:.1e} (relative{apiece}): THIS IS NO SOLUTION. {cures}"

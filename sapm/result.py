@@ -26,7 +26,7 @@ from sapm.problem import PDE
 from sapm.regression import whole
 from sapm.run import Run
 from sapm.samples import Samples, check_same, data_size, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
-from sapm.solution import Solution
+from sapm.solution import Solution, relative_error
 from sapm.success import Success, success
 from sapm.summary import LOST, Summary, summary
 from sapm.term import Term
@@ -51,6 +51,14 @@ class Result:
             solution(self.samples, weights, sigma, seed)
             for weights, seed in zip(weights_of(self.run, self.samples, self.config), self.run.seeds, strict=True)
         )
+
+    def witness(self, i: int) -> Solution:
+        """Seed i as it is compared with the best one: where all stand as of the iteration that was the best one's best, and its
+        own loss has fallen since, as it ended."""
+        loss, run = self.run.history["loss"][i], self.run
+        if run.kept is None or i == run.best or not loss[-1] < loss[run.chosen[i]]:
+            return self.seeds[i]
+        return solution(self.samples, weights_of(replace(run, kept=None), self.samples, self.config)[i], run.method.sigma)
 
     @property
     def best(self) -> Solution:
@@ -170,7 +178,7 @@ class Result:
             error, share, relative, each = estimated(samples, terms, u.network_weights, u.sigma)
             order = [j for j in self.run.ranking if j != i and self.run.status[j] not in LOST]
             x = samples.test.get("x")
-            apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
+            apart = relative_error(self.witness(order[0])(x), u(x)) if order and x is not None else None
             loss = self.run.final("loss")
             residual = self.table[i]["train_error"] or 0.0
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
@@ -233,17 +241,6 @@ class Result:
 @jax.jit
 def _held_out(network: Network, term: Term) -> Array:
     return mean_square(network, [term])
-
-
-def relative_error(value, wanted) -> float:
-    """‖value - wanted‖ / ‖wanted‖, or ‖value - wanted‖ / √n for wanted = 0."""
-    value, wanted = np.asarray(value, float), np.asarray(wanted, float)
-    value = value.reshape(wanted.shape)
-    unit = np.abs(wanted).max(initial=0.0) or 1.0  # squares of very small numbers are 0
-    value, wanted = value / unit, wanted / unit
-    size = np.linalg.norm(wanted)
-    with np.errstate(over="ignore"):  # of a network that diverged
-        return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))
 
 
 @jax.jit

@@ -187,3 +187,14 @@ def _numbers(name: str, value) -> np.ndarray:
 
 def _floating(x):
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+
+
+def relative_error(value, wanted) -> float:
+    """‖value - wanted‖ / ‖wanted‖, or ‖value - wanted‖ / √n for wanted = 0."""
+    value, wanted = np.asarray(value, float), np.asarray(wanted, float)
+    value = value.reshape(wanted.shape)
+    unit = np.abs(wanted).max(initial=0.0) or 1.0  # squares of very small numbers are 0
+    value, wanted = value / unit, wanted / unit
+    size = np.linalg.norm(wanted)
+    with np.errstate(over="ignore"):  # of a network that diverged
+        return float(np.linalg.norm(value - wanted) / (size if size > 0 else np.sqrt(len(wanted))))

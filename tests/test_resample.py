@@ -1,5 +1,7 @@
 """Points drawn anew where the residual is large, and the network that is kept."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -203,3 +205,16 @@ def test_an_interrupt_where_points_are_drawn_loses_nothing(monkeypatch):
     monkeypatch.setattr(Loop, "mark", pressed)
     result = sapm.solve(string(), **EVERY_2, max_iter=8)
     assert result.run.status == ("interrupted",) and result.history["iteration"].max() == 4
+
+
+def test_other_seeds_are_witnesses_as_they_ended():
+    """Where all stand as of an iteration that was the best one's, what the others have learnt since counts."""
+    x, t = np.linspace(-1, 1, 20), np.linspace(-0.9, 0.9, 7)
+    early, late = (sapm.solve(sapm.Regression(x, np.sin(3 * x)), 2, 4, seeds=2, max_iter=k, progress=False) for k in (2, 8))
+    kept = replace(late, run=replace(late.run, kept=early.run.states, chosen=np.full(2, 2)))
+    other = 1 - kept.run.best
+    assert kept.witness(kept.run.best) is kept.best
+    assert np.array_equal(kept.seeds[other](t), early.seeds[other](t))
+    assert np.array_equal(kept.witness(other)(t), late.seeds[other](t)) and not np.array_equal(
+        late.seeds[other](t), kept.seeds[other](t)
+    )

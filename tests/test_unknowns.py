@@ -17,9 +17,9 @@ from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.objective import Point, objective
 from sapm.pointwise import evaluate
-from sapm.result import relative_error
 from sapm.samples import data_size
 from sapm.shapes import halton
+from sapm.solution import relative_error
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
 

@@ -12,7 +12,7 @@ from sapm.bench.peers import Trainer
 from sapm.bench.task import Clock, Outcome, Task
 from sapm.jet import Jet, lift
 from sapm.network import Network
-from sapm.result import relative_error
+from sapm.solution import relative_error
 from sapm.term import directional
 
 SCALES = (1.0, 3.0, 10.0, 30.0, 100.0)  # of the frequencies, on inputs mapped to [-1, 1]

@@ -14,8 +14,8 @@ from sapm.bench.cases import Case
 from sapm.jet import Jet, activation
 from sapm.network import Network, initialise
 from sapm.objective import mean_square
-from sapm.result import relative_error
 from sapm.samples import scaling_of
+from sapm.solution import relative_error
 from sapm.term import directional
 
 SNAPSHOTS = 40
