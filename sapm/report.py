@@ -14,7 +14,7 @@ from sapm.domain import domain_from
 from sapm.names import brief, nearest, shown
 from sapm.pointwise import evaluate
 from sapm.success import MANY
-from sapm.summary import PASSING, heading, parameters, straight
+from sapm.summary import HEADS, PASSING, heading, parameters, straight
 from sapm.summary import shown as best_rows
 
 if TYPE_CHECKING:
@@ -299,15 +299,18 @@ def _cell(value) -> str:
     if value is None:
         return "<td>–</td>"
     if isinstance(value, str):
-        return f'<td class="words">{html.escape(value)}</td>'
+        return f"<td{' class=words' if ' ' in value else ''}>{html.escape(value)}</td>"
     return f"<td>{value:.2e}</td>" if isinstance(value, float) else f"<td>{value}</td>"
 
 
-def _table(result: Any, head: str, seeds: list[int]) -> str:
-    body = "".join(
-        f"<tr{' class=best' if i == result.run.best else ''}>{''.join(_cell(v) for v in result.table[i].values())}</tr>"
-        for i in seeds
-    )
+def _table(result: Any, seeds: list[int]) -> str:
+    """Without columns that say nothing, or the same as another."""
+    rows = result.table
+    same = all(row["loss"] == row["mean_squared_loss"] for row in rows)
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows) and not (same and name == "loss")]
+    head = "".join(f"<th>{html.escape(str(HEADS.get(name, name.replace('_', ' '))))}</th>" for name in names)
+    cells = lambda row: "".join(_cell(row[name]) for name in names)  # noqa: E731
+    body = "".join(f"<tr{' class=best' if i == result.run.best else ''}>{cells(rows[i])}</tr>" for i in seeds)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -337,12 +340,11 @@ def page(result: Any, title: str = "") -> str:
         lead += f" {result.error_estimate()}"
     if len(rows) >= MANY:
         lead += f" {result.success()}"
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0])
     first, others = best_rows(result)
-    table = _table(result, head, first)
+    table = _table(result, first)
     if others:
         rest = [i for i in result.run.ranking if i not in set(first)]
-        table += f"<details><summary>{html.escape(others)}</summary>{_table(result, head, rest)}</details>"
+        table += f"<details><summary>{html.escape(others)}</summary>{_table(result, rest)}</details>"
     shown = "".join(
         f"<figure>{image(figure)}<figcaption>{CAPTIONS[name]}</figcaption></figure>" for name, figure in figures(result).items()
     )

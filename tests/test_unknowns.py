@@ -340,6 +340,18 @@ def test_standard_errors_where_noise_or_numbers_are_not_as_usual(decaying):
     assert sapm.solve(growing(), 2, 4, points=20, seeds=1, max_iter=3, progress=False).standard_errors == {}
 
 
+@pytest.mark.slow
+def test_standard_errors_with_few_points():
+    """Sines that the points cannot tell apart would leave the number open."""
+    x = np.random.default_rng(1).uniform(0, 1, (60, 2))
+    u = np.exp(-0.3 * np.pi**2 * x[:, 0]) * np.sin(np.pi * x[:, 1])
+    values, wanted = u + 0.02 * np.random.default_rng(2).normal(size=60), 0.02 / np.linalg.norm(np.pi**2 * x[:, 0] * u)
+    conditions = [sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)), sapm.Dirichlet(0.0), sapm.Observed(x, values, weight=0.1)]
+    problem = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - p.k * u.xx, conditions, parameters={"k": 1.0})
+    result = sapm.solve(problem, 3, 12, points=150, boundary_points=100, seeds=1, max_iter=40, progress=False)
+    assert abs(result.best.parameters["k"] - 0.3) < 4 * wanted and 0.6 * wanted < result.standard_errors["k"] < 1.6 * wanted
+
+
 def growing():
     return sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t - u.value**2, [sapm.Initial(0.1)])
 
