@@ -20,7 +20,7 @@ from sapm.methods.build import affordable, build
 from sapm.network import Network
 from sapm.problem import PDE
 from sapm.result import weights_of
-from sapm.run import Run
+from sapm.run import KEPT, Run
 from sapm.samples import Samples, Weights, data_size, network_of
 from sapm.summary import LOST, PASSING
 from sapm.term import Term
@@ -30,7 +30,6 @@ EVERY = 15  # steps, by default
 SHARE, POOL, MOST = 0.5, 20, 40_000  # how many are drawn, from how many times as many, and at most
 POOLS = 16  # as many of these before the first comes again
 WORSE = 2.0  # times as large as at the points trained on the residual must be elsewhere
-KEPT = " Kept is the network of iteration"
 FAR, ENOUGH = 10.0, 3  # times as large, that more points are taken, up to so many for every weight
 EARLY = 1 / 3  # of the time for a run: later, more points and longer steps are not worth it
 TIMES, LESS = 8, 0.9  # so often in a row it must not have come down to that fraction of the lowest before, for a run to end

@@ -24,7 +24,7 @@ from sapm.network import Network
 from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
 from sapm.regression import whole
-from sapm.run import Run
+from sapm.run import KEPT, Run
 from sapm.samples import Samples, check_same, data_size, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution, relative_error
 from sapm.success import Success, success
@@ -46,19 +46,22 @@ class Result:
     @cached_property
     def seeds(self) -> tuple[Solution, ...]:
         """The solution of every seed, in the order they were asked for."""
-        sigma = self.run.method.sigma
-        return tuple(
-            solution(self.samples, weights, sigma, seed)
-            for weights, seed in zip(weights_of(self.run, self.samples, self.config), self.run.seeds, strict=True)
-        )
+        run, weights = self._standing, weights_of(self.run, self.samples, self.config)
+        if run is not self.run:
+            last = weights_of(replace(run, kept=None), self.samples, self.config)
+            weights = [b if there else a for a, b, there in zip(weights, last, run.chosen > self.run.chosen, strict=True)]
+        return tuple(solution(self.samples, w, run.method.sigma, s) for w, s in zip(weights, run.seeds, strict=True))
 
-    def witness(self, i: int) -> Solution:
-        """Seed i as it is compared with the best one: where all stand as of the iteration that was the best one's best, and its
-        own loss has fallen since, as it ended."""
-        loss, run = self.run.history["loss"][i], self.run
-        if run.kept is None or i == run.best or not loss[-1] < loss[run.chosen[i]]:
-            return self.seeds[i]
-        return solution(self.samples, weights_of(replace(run, kept=None), self.samples, self.config)[i], run.method.sigma)
+    @cached_property
+    def _standing(self) -> Run:
+        """The run as of the records that its seeds stand for. Where all are kept as of the best one's best iteration, others
+        whose loss has fallen since stand as they ended."""
+        run, loss, each = self.run, self.run.history["loss"], np.arange(len(self.run.seeds))
+        fell = (loss[:, -1] < loss[each, run.chosen]) & (each != run.best) & (run.kept is not None and "lowest" in self.config)
+        if not fell.any():
+            return run
+        reason = tuple(said.split(KEPT)[0] if end else said for said, end in zip(run.reason, fell, strict=True))
+        return replace(run, chosen=np.where(fell, loss.shape[1] - 1, run.chosen), reason=reason)
 
     @property
     def best(self) -> Solution:
@@ -81,7 +84,7 @@ class Result:
     @cached_property
     def table(self) -> list[dict]:
         """One row per seed."""
-        run, samples = self.run, self.samples
+        run, samples = self._standing, self.samples
         size, loss, true = data_size(samples), run.final("loss"), run.final("mean_squared_loss")
         rows = []
         for i, u in enumerate(self.seeds):
@@ -178,8 +181,8 @@ class Result:
             error, share, relative, each = estimated(samples, terms, u.network_weights, u.sigma)
             order = [j for j in self.run.ranking if j != i and self.run.status[j] not in LOST]
             x = samples.test.get("x")
-            apart = relative_error(self.witness(order[0])(x), u(x)) if order and x is not None else None
-            loss = self.run.final("loss")
+            apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
+            loss = self.run.final("loss")  # by which they are ranked
             residual = self.table[i]["train_error"] or 0.0
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
             given, points = isinstance(self.problem, PDE), len(terms[0].y)

@@ -19,6 +19,8 @@ from sapm.objective import Certificate, certificate
 from sapm.spread import steepness
 from sapm.term import as_columns
 
+KEPT = " Kept is the network of iteration"  # in the reason of a seed that does not stand for its end
+
 
 @dataclass(frozen=True)
 class Run:

@@ -119,7 +119,7 @@ def summary(result: Any, estimate: bool = True) -> Summary:
 
 def parameters(result: Any, estimate: bool = True) -> str:
     """Those of the best seed, by how much they may be off, and how far those of the other seeds lie apart."""
-    others = [result.witness(i).parameters for i, status in enumerate(result.run.status) if status not in LOST]
+    others = [u.parameters for u, status in zip(result.seeds, result.run.status, strict=True) if status not in LOST]
     found, noise = [], result.standard_errors if estimate else {}
     for name, value in result.best.parameters.items():
         each = [p[name] for p in others]

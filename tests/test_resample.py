@@ -11,7 +11,7 @@ import sapm
 from sapm import resample
 from sapm.jet import tanh
 from sapm.resample import TIMES, Lowest, at_held, at_last, harder, no_longer_falls
-from sapm.run import Run
+from sapm.run import KEPT, Run
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200, "points": 20, "boundary_points": 2}
 EVERY_2 = TINY | {"options": {"resample": 2}}
@@ -207,14 +207,16 @@ def test_an_interrupt_where_points_are_drawn_loses_nothing(monkeypatch):
     assert result.run.status == ("interrupted",) and result.history["iteration"].max() == 4
 
 
-def test_other_seeds_are_witnesses_as_they_ended():
-    """Where all stand as of an iteration that was the best one's, what the others have learnt since counts."""
+def test_other_seeds_stand_as_they_ended():
+    """Where an iteration is kept that was the best one's best, the others have what they have learnt since; the best has not."""
     x, t = np.linspace(-1, 1, 20), np.linspace(-0.9, 0.9, 7)
     early, late = (sapm.solve(sapm.Regression(x, np.sin(3 * x)), 2, 4, seeds=2, max_iter=k, progress=False) for k in (2, 8))
-    kept = replace(late, run=replace(late.run, kept=early.run.states, chosen=np.full(2, 2)))
-    other = 1 - kept.run.best
-    assert kept.witness(kept.run.best) is kept.best
-    assert np.array_equal(kept.seeds[other](t), early.seeds[other](t))
-    assert np.array_equal(kept.witness(other)(t), late.seeds[other](t)) and not np.array_equal(
-        late.seeds[other](t), kept.seeds[other](t)
-    )
+    run = replace(late.run, kept=early.run.states, chosen=np.full(2, 2), reason=(f"all.{KEPT} 2.",) * 2)
+    kept, best = replace(late, run=run, config=late.config | {"lowest": 1.0}), run.best
+    other = 1 - best
+    assert np.array_equal(kept.best(t), early.seeds[best](t)) and kept.table[best]["loss"] == early.table[best]["loss"]
+    assert np.array_equal(kept.seeds[other](t), late.seeds[other](t)) and kept.table[other]["loss"] == late.table[other]["loss"]
+    assert [kept.table[i]["iterations"] for i in (best, other)] == [2, 8]
+    assert [kept.table[i]["reason"] for i in (best, other)] == [f"all.{KEPT} 2.", "all."]
+    plain = replace(late, run=run)  # chosen by each seed's own data: all stay
+    assert [row["iterations"] for row in plain.table] == [2, 2]
