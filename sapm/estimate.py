@@ -23,7 +23,8 @@ from sapm.samples import Samples, Weights
 from sapm.term import Term
 from sapm.threads import one_thread
 
-FEATURES, SCALES = 2000, (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # how many, and the sizes of their directions, in equal shares
+FEATURES, SCALES = 2000, tuple(2.0**k for k in range(9))  # how many at most, and the sizes of their directions, in equal shares
+SHARES = 6  # at least that many: fewer scales have fewer features
 ALWAYS, RESOLVED = 8.0, 0.55  # the scale up to which all are taken; others up to that many times the points along a coordinate
 CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
@@ -117,8 +118,9 @@ class Estimate:
 def features(samples: Samples, points: int) -> Dense:
     """Random directions and phases, for inputs that fill [-1, 1], of the scales that so many points can tell apart: sines of
     others would fit whatever there is at the points."""
-    rng, inputs, each = np.random.default_rng(0), samples.inputs, -(-FEATURES // (len(samples.fields) * len(SCALES)))
-    scale = np.repeat([s for s in SCALES if s <= max(ALWAYS, RESOLVED * points ** (1 / len(samples.names)))], each)[:, None]
+    rng, inputs = np.random.default_rng(0), samples.inputs
+    scales = [s for s in SCALES if s <= max(ALWAYS, RESOLVED * points ** (1 / len(samples.names)))]
+    scale = np.repeat(scales, -(-FEATURES // (len(samples.fields) * max(SHARES, len(scales)))))[:, None]
     return Dense(
         jnp.asarray(rng.normal(size=(len(scale), inputs)) * scale / np.sqrt(max(1, inputs / 2))),
         jnp.asarray(rng.uniform(0, 2 * np.pi, len(scale))),

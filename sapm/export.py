@@ -38,16 +38,19 @@ def _exportable(u: Any) -> None:
         raise ValueError("a derivative cannot be exported; export u itself.")
     if u.ansatz is not None:
         raise ValueError("a solution with hard conditions cannot be exported: its network, u.weights, is only a factor of it.")
-    if u.embedding is not None:
-        raise ValueError(
-            "a network of features (Periodic, Fourier) cannot be exported; u.weights has its layers and u.embedding its features."
-        )
 
 
 def arrays(u: Any) -> dict[str, np.ndarray]:
-    """W1, b1, W2, …; W is (out, in)."""
+    """W1, b1, W2, …; W is (out, in). With features (Periodic, Fourier) the inputs of W1 are the coordinates `kept`, counted from
+    0, and then sin(features_W x + features_b)."""
     _exportable(u)
-    return {f"{name}{l}": a for l, pair in enumerate(u.weights, 1) for name, a in zip("Wb", pair, strict=True)}
+    layers = {f"{name}{l}": a for l, pair in enumerate(u.weights, 1) for name, a in zip("Wb", pair, strict=True)}
+    e = u.embedding
+    return (
+        layers
+        if e is None
+        else layers | {"kept": np.array(e.kept, int), "features_W": np.asarray(e.W), "features_b": np.asarray(e.b)}
+    )
 
 
 def _to_npz(u: Any, path: Path) -> None:
@@ -81,9 +84,17 @@ def to_onnx(u: Any, path: str | Path) -> Path:
         from onnx import TensorProto, helper, numpy_helper  # type: ignore[import-not-found]
     except ImportError:
         raise ImportError("ONNX needs the package onnx; install it with: pip install onnx") from None
-    nodes, initial, current = [], [], "points"
-    for l, (W, b) in enumerate(u.weights, 1):
-        initial += [numpy_helper.from_array(np.asarray(a, np.float64), f"{n}{l}") for n, a in (("W", W), ("b", b))]
+    nodes, current = [], "points"
+    initial = [numpy_helper.from_array(np.asarray(a), label) for label, a in arrays(u).items()]
+    if u.embedding is not None:
+        nodes += [
+            helper.make_node("Gemm", ["points", "features_W", "features_b"], ["a0"], transB=1),
+            helper.make_node("Sin", ["a0"], ["z0"]),
+            helper.make_node("Gather", ["points", "kept"], ["x0"], axis=1),
+            helper.make_node("Concat", ["x0", "z0"], ["features"], axis=1),
+        ]
+        current = "features"
+    for l in range(1, len(u.weights) + 1):
         last = l == len(u.weights)
         nodes.append(helper.make_node("Gemm", [current, f"W{l}", f"b{l}"], ["u" if last else f"a{l}"], transB=1))
         if not last:
@@ -101,7 +112,7 @@ def to_onnx(u: Any, path: str | Path) -> Path:
 
 
 def to_torch(u: Any) -> Any:
-    """A torch.nn.Sequential in double precision: points (n, coordinates) → (n, outputs)."""
+    """A torch.nn.Sequential in double precision: points (n, coordinates) → (n, outputs). Features are its first module."""
     name = _built_in(u)
     try:
         import torch  # type: ignore[import-not-found]
@@ -111,6 +122,15 @@ def to_torch(u: Any) -> Any:
     class Sin(torch.nn.Module):
         def forward(self, x):
             return torch.sin(x)
+
+    class Features(torch.nn.Module):
+        def __init__(self, kept, W, b):
+            super().__init__()
+            for label, a in (("kept", np.array(kept, int)), ("W", W), ("b", b)):
+                self.register_buffer(label, torch.from_numpy(np.array(a)))
+
+        def forward(self, x):
+            return torch.cat([x[..., self.kept], torch.sin(x @ self.W.T + self.b)], dim=-1)
 
     sigma = {
         "relu": torch.nn.ReLU,
@@ -124,7 +144,8 @@ def to_torch(u: Any) -> Any:
         layers += [sigma()] if l else []
         layers.append(torch.nn.Linear(W.shape[1], W.shape[0], dtype=torch.float64))
     fill(layers[::2], u.weights)
-    return torch.nn.Sequential(*layers)
+    first = [] if u.embedding is None else [Features(u.embedding.kept, u.embedding.W, u.embedding.b)]
+    return torch.nn.Sequential(*first, *layers)
 
 
 def fill(layers: list, weights: list) -> None:
@@ -191,6 +212,11 @@ def _is_number(cell: str) -> bool:
     return True
 
 
+def _plain(a: float) -> int | float:
+    """5 rather than 5.0: a whole number is written as it was, most likely, in the file."""
+    return int(a) if a.is_integer() and abs(a) < 2**53 else a
+
+
 def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray, list[tuple[str, list]]]:
     """(line numbers, points, all columns): the points are numbers in the columns with these names, and other cells are texts. Of
     a file with very many columns only the points are kept."""
@@ -229,7 +255,7 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray, li
         raise ValueError(f"{path} names its columns and has no points; add a line with the numbers of every point.")
     x = np.frombuffer(found).reshape(len(lines), len(names))
     columns: dict[int, list] = {k: cells for k, cells in texts.items() if head[k] or any(map(str.strip, cells))}
-    columns |= {k: x[:, i].tolist() for i, k in enumerate(where)}
+    columns |= {k: [_plain(a) for a in x[:, i].tolist()] for i, k in enumerate(where)}
     return lines, x, [(head[k], columns[k]) for k in sorted(columns)]
 
 

@@ -344,7 +344,7 @@ def _hard(path, arrays: dict[str, np.ndarray], problem):
     if "term0/factor" not in arrays:
         return None
     if getattr(problem, "ansatz", None) is None:
-        raise ValueError(f"{path} holds hard conditions, which are code; give the problem again: problem=… (--problem …).")
+        raise ValueError(f"{path} holds hard conditions: code, never exported; give the problem again: problem=… (--problem …).")
     return problem.ansatz
 
 

@@ -172,6 +172,16 @@ def test_second_order_files_need_no_code(tmp_path):
         sapm.load(tmp_path / "a.sapm", problem=other)
 
 
+def test_the_estimate_sees_fine_detail_along_a_line():
+    """60 oscillations that the network has none of: points on a line are close enough to tell them apart."""
+    wave = lambda p: p.x + 0.1 * jnp.sin(400 * p.x)  # noqa: E731
+    equation = lambda p, u: u.x - 1 - 40 * jnp.cos(400 * p.x)  # noqa: E731
+    problem = sapm.PDE(sapm.Box(x=(0, 1)), equation, [sapm.Inflow(lambda p: 0.0)], wave)
+    result = sapm.solve(problem, 2, 8, points=500, max_iter=3, seeds=1, progress=False)
+    error, estimate = result.table[0]["solution_error"], result.error_estimate()
+    assert error > 0.1 and 0.98 < estimate.error / error < 1.02 and estimate.explained > 0.99
+
+
 # ---------------------------------------------------------------- the built-in problems
 
 

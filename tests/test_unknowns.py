@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx.reference
 import pytest
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
@@ -12,6 +13,7 @@ from test_second_order import nested
 import sapm
 from sapm.embedding import embedding_for
 from sapm.estimate import Estimate
+from sapm.export import export
 from sapm.jet import Jet
 from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
@@ -125,8 +127,13 @@ def test_a_periodic_system_and_its_fields(tmp_path):
     result.save(tmp_path / "a.sapm")
     back = sapm.load(tmp_path / "a.sapm", problem=problem)
     assert np.array_equal(back.best(t=0.5, x=[0.1, 0.2]), u(t=0.5, x=[0.1, 0.2]))
-    with pytest.raises(ValueError, match="cannot be exported"):
-        u.to_onnx(tmp_path / "u.onnx")
+    x = np.array([[0.1, 0.2], [0.5, -3.0]])
+    model = onnx.reference.ReferenceEvaluator(str(u.to_onnx(tmp_path / "u.onnx")))
+    assert np.abs(model.run(None, {"points": x})[0] - u(x)).max() < 1e-12
+    held = np.load(export(u, tmp_path / "u.npz"))
+    z = np.concatenate([x[:, held["kept"]], np.sin(x @ held["features_W"].T + held["features_b"])], axis=1)
+    z = u.sigma(u.sigma(z @ held["W1"].T + held["b1"]) @ held["W2"].T + held["b2"])
+    assert np.allclose(z @ held["W3"].T + held["b3"], u(x), rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="residual contains 2 unknown functions"):
         result.reference_error()
     with pytest.raises(AttributeError, match="no 'w'"):
