@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from sapm.arguments import (
     parse_settings,
     read_series,
     run_folders,
+    sentence,
 )
 from sapm.cli_base import (
     BROKEN,
@@ -54,7 +56,7 @@ def _code(result) -> int:
         return DIVERGED
     if result.certificate.holds is False:
         return BROKEN
-    return INTERRUPTED if "interrupted" in result.run.status else 0
+    return INTERRUPTED if result.run.cut else 0
 
 
 def _as_json(result, estimate: bool = True) -> dict:
@@ -163,7 +165,7 @@ def run(
 
 
 def _estimated(result) -> bool:
-    """Whether its error was estimated, and not Ctrl-C pressed meanwhile: the run is over then, and loses nothing."""
+    """Whether its error was estimated: the run is over then, and whatever happens it loses nothing."""
     from sapm.devices import first_process
     from sapm.summary import outcome, unanswered
 
@@ -171,7 +173,8 @@ def _estimated(result) -> bool:
         passing("estimating the error …")
     try:
         return bool(outcome(result, True))
-    except KeyboardInterrupt:
+    except Exception as error:
+        warnings.warn(f"the error could not be estimated: {type(error).__name__}: {sentence(error)}", stacklevel=2)
         return False
 
 
@@ -190,13 +193,17 @@ def _each(
     for name, place in places.items():
         try:
             results[name] = make(name, place)
-            cut |= "interrupted" in results[name].run.status
-            told[name] = not cut and _estimated(results[name])
-            cut = not told[name]
+            cut |= bool(results[name].run.cut)
+            try:
+                told[name] = not cut and _estimated(results[name])
+            except KeyboardInterrupt:
+                told[name], cut = False, True
             if not as_json:
                 show(results[name].summary(told[name]), False)
             if place is not None and first_process() and not cut:
-                Folder(place).write_json("summary.json", outcome(results[name], True))
+                folder = Folder(place)
+                with suppress(ValueError), folder.claim:  # unless another process goes on with it
+                    folder.write_json("summary.json", outcome(results[name], told[name]))
                 results[name].report(place / "report.html", f"{heading(results[name].config)}: {title}" if title else "")
         except (KeyboardInterrupt, OSError) as error:
             if out is not None and any(out.glob("**/checkpoint/latest.sapm")):
@@ -211,7 +218,7 @@ def _each(
         late = any("out of time" in result.run.status for result in results.values())
         show(f"kept in {out}" + (f"; go on with: {again}" if late else ""), False)
     if INTERRUPTED in codes and out is not None and first_process():
-        ended = not any("interrupted" in result.run.status for result in results.values()) and len(results) == len(places)
+        ended = not any(result.run.cut for result in results.values()) and len(results) == len(places)
         page = f"sapm report {places[next(reversed(results))]}" + (f" --problem {code}" if code else "")
         how = f"the run had ended, and its page is written by: {page}" if ended else f"{CONTINUE}{again}"
         print(f"sapm: interrupted; {how}", file=sys.stderr)

@@ -27,7 +27,7 @@ def demo(
     from sapm.demo import page_of
     from sapm.store import write_whole
 
-    if any("interrupted" in result.run.status for result in results.values()):
+    if any(result.run.cut for result in results.values()):
         print("sapm: interrupted; the demonstration writes its page only at its end.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
     if not as_json:

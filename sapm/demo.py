@@ -42,7 +42,7 @@ def run_demo(progress: bool) -> dict[str, Result]:
             progress=progress,
             **settings,
         )
-        if "interrupted" in results[model].run.status:
+        if results[model].run.cut:
             break
     return results
 

@@ -97,7 +97,7 @@ def unknowns(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, 
             f"residual takes {len(names)} arguments; it must take the point and what is to be found: lambda p, u: …, "
             "or lambda p, u, v: … for two functions."
         )
-    if names[0] == "u" or ({*names[1:]} & {*coordinates} and (names[0] in coordinates or len(names) > 2)):
+    if names[0] == "u" or (names[0] in coordinates and {*names[1:]} & {*coordinates}):
         how = ", ".join(f"p.{name}" for name in coordinates)
         raise TypeError(
             f"residual takes ({', '.join(names)}); it must take the point, which has the coordinates ({how}), and then what "

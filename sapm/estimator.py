@@ -89,7 +89,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("options has l2, which is called alpha here; give alpha=….")
         if isinstance(self.n_init, bool) or not isinstance(self.n_init, (int, np.integer)) or self.n_init < 1:
             raise ValueError(f"n_init={brief(self.n_init)} is how many networks are tried; give a whole number, 1 or more.")
-        if not 0 < number(self.validation_fraction) < 1:
+        if self.early_stopping and not 0 < number(self.validation_fraction) < 1:
             given = f"validation_fraction={brief(self.validation_fraction)}"
             raise ValueError(f"{given} is the part of the samples that is set aside; give a number between 0 and 1, such as 0.1.")
         unmasked("X", X)
@@ -120,7 +120,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         found = {}
         for alpha in tried:
             result = self._trained(problem, alpha, int(draw[1]), networks)
-            cut = "interrupted" in result.run.status
+            cut = bool(result.run.cut)
             if not cut or not found:
                 found[alpha] = result
             if cut:

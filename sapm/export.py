@@ -262,7 +262,8 @@ def _points(path: Path, names: Sequence[str]) -> tuple[list[int], np.ndarray, li
 def written(head: Sequence[str], rows: Sequence[Sequence]) -> str:
     """A table as CSV: names may have commas in them."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    broken = any("\r" in str(cell) for row in (head, *rows) for cell in row)  # which the writer takes for no end of a line
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if broken else csv.QUOTE_MINIMAL).writerows([head, *rows])
     return text.getvalue()
 
 

@@ -172,7 +172,7 @@ def make(out: Path, cell: Cell, progress: bool) -> None:
         result = resume(folder, progress=progress)
     else:
         result = solve(EXPERIMENTS[cell.experiment].problem(), **cell.settings, out=folder, progress=progress)
-    if "interrupted" in result.run.status:
+    if result.run.cut:
         raise KeyboardInterrupt
     store.write_whole(folder / "cell.json", store.to_json(summarise(cell, result)).encode())
 

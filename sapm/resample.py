@@ -47,9 +47,9 @@ def _sizes(network: Network, term: Term) -> Array:
 @float64
 def harder(
     problem: PDE, samples: Samples, networks: Sequence[Weights], sigma: Activation, draw: int, more: bool = True
-) -> tuple[np.ndarray | None, float]:
+) -> tuple[np.ndarray | None, list[float]]:
     """The points to train on from here; None if the residual elsewhere is not much larger than at those there are. And how
-    large it is there, of the first of the networks.
+    large it is there, of each of the networks.
 
     There are n as before, or, where the networks fit their points FAR better than others and there may be `more`, twice as many,
     up to ENOUGH for every weight: fewer leave a network free to pass between them.
@@ -69,9 +69,8 @@ def harder(
         if np.isfinite(there).all() and there.any():
             found += there / there.mean()
             worse.append(np.sqrt(np.mean(there**2)) / max(np.sqrt(np.mean(here**2)), 1e-300))
-    least = sizes[0] if sizes else np.inf
     if not worse or np.median(worse) < WORSE:
-        return None, least
+        return None, sizes
     weights = sum(W.size + b.size for W, b in networks[0])
     if more and np.median(worse) > FAR:
         n = max(n, min(2 * n, ENOUGH * weights))
@@ -80,7 +79,18 @@ def harder(
     first = np.ascontiguousarray(domain.points(n - many + len(held)))
     tested = {row.tobytes() for row in np.ascontiguousarray(held)}
     first = first[[row.tobytes() not in tested for row in first]][: n - many]
-    return np.concatenate([first, pool[drawn]]), least
+    return np.concatenate([first, pool[drawn]]), sizes
+
+
+def elsewhere(
+    problem: PDE, run: Run, samples: Samples, config: dict, draw: int, more: bool = True
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """What `harder` says of the seeds of a run: the points, and the residual of every seed, infinite for those that are lost."""
+    weights, order = weights_of(run, samples, config), [i for i in run.ranking.tolist() if run.status[i] not in LOST]
+    x, found = harder(problem, samples, [weights[i] for i in order], run.method.sigma, draw, more)
+    sizes = np.full(len(run.seeds), np.inf)
+    sizes[order] = found
+    return x, sizes
 
 
 def evolves(problem) -> bool:
@@ -151,12 +161,10 @@ def look_elsewhere(problem: PDE, training: Training, sigma: Activation, at: int,
         x, config["stage"], grown = early(problem, samples, share), [share, at], True
     else:
         grown = False
-        weights = weights_of(run, samples, config)
-        solved = [weights[i] for i in run.ranking if run.status[i] not in LOST]
         more = used < EARLY and bool(problem.equation.nonlinear)  # shocks are of these; elsewhere it only took time
         more = more and _twice_is_little(problem, samples, config, method.widths)
-        x, size = harder(problem, samples, solved, sigma, at // every, more)
-        lowest, config["fresh"] = lowest.seen(run, size), [*config.get("fresh", ()), size]
+        x, sizes = elsewhere(problem, run, samples, config, at // every, more)
+        lowest, config["fresh"] = lowest.seen(run, sizes), [*config.get("fresh", ()), float(sizes[run.best])]
         if no_longer_falls(config["fresh"]):
             why = f"the residual at fresh points no longer falls, after {at} iterations."
             return closed(run, "stalled", why), samples, method, lowest, training[-1] | {"over": True}
@@ -174,51 +182,86 @@ def _twice_is_little(problem: PDE, samples: Samples, config: dict, widths: Seque
     return affordable(rows, n * equation.channels * equation.rows, widths)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lowest:
-    """The states with which the residual elsewhere, of the seed that was the best then, was the smallest; their record, and
-    that seed."""
+    """Of every seed, the state with which its residual elsewhere was the smallest: that `size`, and the record. Infinite and -1
+    for a seed of which nothing is known."""
 
-    size: float = np.inf
+    size: np.ndarray
+    record: np.ndarray
     states: Any = None
-    record: int = -1
-    seed: int = -1
+
+    @staticmethod
+    def none(count: int) -> Lowest:
+        return Lowest(np.full(count, np.inf), np.full(count, -1))
 
     @staticmethod
     def before(run: Run | None, config: dict) -> Lowest:
         """Of a run that is continued."""
-        if run is None or not config.get("lowest", np.inf) < np.inf:
-            return Lowest()
-        return Lowest(config["lowest"], run.states if run.kept is None else run.kept, int(run.chosen[0]), run.best)
+        found = sizes_of(config, "lowest")
+        if run is None or not (found < np.inf).any():
+            return Lowest.none(len(config["seeds"]))
+        return Lowest(found, np.where(found < np.inf, run.chosen, -1), run.states if run.kept is None else run.kept)
 
-    def seen(self, run: Run, size: float) -> Lowest:
-        return Lowest(size, run.states, run.history["loss"].shape[1] - 1, run.best) if size < self.size else self
+    @float64
+    def seen(self, run: Run, size: np.ndarray) -> Lowest:
+        """With the states of a run that were looked at now, where they are better."""
+        better, last = size < self.size, run.history["loss"].shape[1] - 1
+        states = run.states if self.states is None else _merged(better, run.states, self.states)
+        return Lowest(np.where(better, size, self.size), np.where(better, last, self.record), states) if better.any() else self
 
     def unless_lost(self, run: Run) -> Lowest:
-        """Nothing, if that seed was lost since."""
-        return Lowest() if self.states is not None and run.status[self.seed] in LOST else self
+        """Nothing of seeds that were lost since."""
+        return self.where([status not in LOST for status in run.status])
+
+    def where(self, known: Sequence[bool] | np.ndarray) -> Lowest:
+        size, record = np.where(known, self.size, np.inf), np.where(known, self.record, -1)
+        return Lowest(size, record, self.states if (record >= 0).any() else None)
 
     def noted(self, config: dict) -> dict:
         """The configuration of a file, from which `before` reads it."""
-        rest = {name: value for name, value in config.items() if name != "lowest"}
-        return rest if self.states is None else rest | {"lowest": self.size}
+        return noted({name: value for name, value in config.items() if name != "lowest"}, "lowest", self.size)
 
+    @float64
     def kept_by(self, run: Run) -> Run:
         """The run, with these states to stand for it; the reasons say so."""
         last = run.history["loss"].shape[1] - 1
-        if self.states is None or self.record == last:
+        earlier = (self.record >= 0) & (self.record < last)
+        if not earlier.any():
             return run
-        at = int(run.history["iteration"][:, self.record].max())
-        why = "which has" if len(run.seeds) == 1 else "where the best seed had"
-        reason = tuple(f"{said.split(KEPT)[0]}{KEPT} {at}, {why} the smallest residual at fresh points." for said in run.reason)
-        return replace(run, kept=self.states, chosen=np.full(len(run.seeds), self.record), reason=reason)
+        at = [int(run.history["iteration"][i, record]) for i, record in enumerate(self.record)]
+        why = "which has the smallest residual at fresh points."
+        reason = [said.split(KEPT)[0] + (f"{KEPT} {at[i]}, {why}" if earlier[i] else "") for i, said in enumerate(run.reason)]
+        kept, chosen = _merged(earlier, self.states, run.states), np.where(earlier, self.record, last)
+        return replace(run, kept=kept, chosen=chosen, reason=tuple(reason))
+
+
+def _merged(first: np.ndarray, a, b):
+    """The states of some seeds from a, of the others from b."""
+    return jax.tree.map(lambda x, y: jnp.where(first.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
+
+
+def sizes_of(config: dict, name: str) -> np.ndarray:
+    """Residuals of all seeds as a configuration has them: None, or nothing at all, where they are not known."""
+    found = config.get(name) or [None] * len(config["seeds"])
+    return np.array([np.inf if size is None else size for size in found])
+
+
+def noted(config: dict, name: str, sizes: np.ndarray) -> dict:
+    """A configuration with the residuals of all seeds, if any of them is known."""
+    known = sizes < np.inf
+    if not known.any():
+        return config
+    return config | {name: [size if there else None for size, there in zip(sizes.tolist(), known, strict=True)]}
 
 
 @float64
-def at_held(samples: Samples, weights: Weights, sigma: Activation) -> float:
-    """The mean residual at the test points, as far as a file has it; inf if it has not."""
-    sizes = None if samples.held is None else np.asarray(_sizes(network_of(samples, weights, sigma), samples.held))
-    return np.inf if sizes is None or not np.isfinite(sizes).all() else float(sizes.mean())
+def at_held(run: Run, samples: Samples, config: dict) -> np.ndarray:
+    """The mean residual of every seed at the test points, as far as a file has it; inf if it has not."""
+    if samples.held is None:
+        return np.full(len(run.seeds), np.inf)
+    networks = [network_of(samples, weights, run.method.sigma) for weights in weights_of(run, samples, config)]
+    return np.nan_to_num([np.mean(_sizes(network, samples.held)) for network in networks], nan=np.inf)
 
 
 def at_last(run: Run) -> Run:
@@ -232,12 +275,12 @@ def no_longer_falls(sizes: Sequence[float]) -> bool:
     return len(sizes) > TIMES and min(sizes[-TIMES:]) > LESS * min(sizes[:-TIMES])
 
 
-def closed(run: Run, status: str, why: str, every: bool = False) -> Run:
-    """A run that goes on with no seed; `every`: also of those that had ended by themselves it is said."""
-    going = [old not in (LOST if every else STOPPED) for old in run.status]
+def closed(run: Run, status: str, why: str) -> Run:
+    """A run that goes on with no seed."""
+    going = [old not in STOPPED for old in run.status]
     states = tuple(status if end else old for end, old in zip(going, run.status, strict=True))
     reason = tuple(why if end else old for end, old in zip(going, run.reason, strict=True))
-    return replace(run, status=states, reason=reason)
+    return replace(run, status=states, reason=reason, cut=why if status == "interrupted" else run.cut)
 
 
 @partial(jax.jit, static_argnums=2)

@@ -24,7 +24,7 @@ from sapm.network import Network
 from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
 from sapm.regression import whole
-from sapm.run import KEPT, Run
+from sapm.run import Run
 from sapm.samples import Samples, check_same, data_size, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution, relative_error
 from sapm.success import Success, success
@@ -46,22 +46,8 @@ class Result:
     @cached_property
     def seeds(self) -> tuple[Solution, ...]:
         """The solution of every seed, in the order they were asked for."""
-        run, weights = self._standing, weights_of(self.run, self.samples, self.config)
-        if run is not self.run:
-            last = weights_of(replace(run, kept=None), self.samples, self.config)
-            weights = [b if there else a for a, b, there in zip(weights, last, run.chosen > self.run.chosen, strict=True)]
+        run, weights = self.run, weights_of(self.run, self.samples, self.config)
         return tuple(solution(self.samples, w, run.method.sigma, s) for w, s in zip(weights, run.seeds, strict=True))
-
-    @cached_property
-    def _standing(self) -> Run:
-        """The run as of the records that its seeds stand for. Where all are kept as of the best one's best iteration, others
-        whose loss has fallen since stand as they ended."""
-        run, loss, each = self.run, self.run.history["loss"], np.arange(len(self.run.seeds))
-        fell = (loss[:, -1] < loss[each, run.chosen]) & (each != run.best) & (run.kept is not None and "lowest" in self.config)
-        if not fell.any():
-            return run
-        reason = tuple(said.split(KEPT)[0] if end else said for said, end in zip(run.reason, fell, strict=True))
-        return replace(run, chosen=np.where(fell, loss.shape[1] - 1, run.chosen), reason=reason)
 
     @property
     def best(self) -> Solution:
@@ -84,7 +70,7 @@ class Result:
     @cached_property
     def table(self) -> list[dict]:
         """One row per seed."""
-        run, samples = self._standing, self.samples
+        run, samples = self.run, self.samples
         size, loss, true = data_size(samples), run.final("loss"), run.final("mean_squared_loss")
         rows = []
         for i, u in enumerate(self.seeds):

@@ -32,7 +32,7 @@ class Run:
     "out of time", "stopped", "interrupted" or, for a run that goes on, "running"; `reason` says it in a sentence. A seed
     that failed keeps its last finite state.
     `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them
-    best, whose state is then in `kept`.
+    best, whose state is then in `kept`. `cut` says when Ctrl-C ended the run, also where no seed was going on any more.
     """
 
     method: Method
@@ -43,6 +43,7 @@ class Run:
     reason: tuple[str, ...]
     chosen: np.ndarray
     kept: Any = None
+    cut: str = ""
 
     def final(self, name: str) -> np.ndarray:
         """That quantity of the history for the network of each seed."""

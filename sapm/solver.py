@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,20 @@ from sapm.names import brief, by_name
 from sapm.plan import doubts, plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
-from sapm.resample import LOST, Lowest, at_held, at_last, closed, first_stage, harder, in_stages, look_elsewhere
-from sapm.result import Result, from_file, to_file, weights_of
+from sapm.resample import (
+    LOST,
+    Lowest,
+    at_held,
+    at_last,
+    closed,
+    elsewhere,
+    first_stage,
+    in_stages,
+    look_elsewhere,
+    noted,
+    sizes_of,
+)
+from sapm.result import Result, from_file, to_file
 from sapm.run import Moment, Run
 from sapm.samples import Samples, scaling_of
 from sapm.summary import heading, outcome
@@ -147,7 +159,8 @@ def execute(
         folder.begin(config, store.environment())
     if previous is None and options.get("stages") and options.get("resample"):
         samples, config = first_stage(problem, samples, config)
-    ended = config.pop("ended", np.inf)  # the residual elsewhere of the network that it had ended with
+    ended = sizes_of(config, "ended")  # the residual elsewhere of the networks that it had ended with
+    config.pop("ended", None)
     method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
@@ -175,7 +188,6 @@ def execute(
         next_save = now + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (now - began))
 
     latest: Callable[[], Run] | None = None
-    pressed = False  # Ctrl-C
 
     def watch(moment: Moment):
         nonlocal latest
@@ -206,16 +218,16 @@ def execute(
         run = run if run is None or lowest.states is None else at_last(run)
         initial = None if networks is None else start_at(method, [scaling.scaled(w) for w in networks], sigma)
         at = max(first, config.get("drawn_at", 0))
-        looked = first if run is not None and lowest.record == run.history["loss"].shape[1] - 1 else None
+        looked = first if run is not None and (lowest.record == run.history["loss"].shape[1] - 1).any() else None
         while True:
             began = time.perf_counter()
             if anywhere(asked()) and run is not None:
-                run, pressed = closed(run, "interrupted", f"interrupted after {at} iterations."), True
+                run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                 break
             due = every and at % every == 0 and config.get("drawn_at", 0) < at < config["max_iter"]
             if due and not isinstance(problem, PDE):
                 how = "give problem=… (--problem …)"
-                warnings.warn(f"the points stay as they are: to draw others the problem is needed; {how}.", stacklevel=4)
+                warnings.warn(f"the points stay as they are: to draw others the problem is needed; {how}.", stacklevel=5)
                 due = every = 0
             if due and run is not None:
                 try:  # all or nothing, whenever Ctrl-C comes
@@ -225,7 +237,7 @@ def execute(
                     if config.get("over"):
                         break
                 except KeyboardInterrupt:
-                    run, pressed = closed(run, "interrupted", f"interrupted after {at} iterations."), True
+                    run = closed(run, "interrupted", f"interrupted after {at} iterations.")
                     break
             drawn, at = at, min(config["max_iter"], (at // every + 1) * every) if every else config["max_iter"]
             count = len(config["seeds"])
@@ -252,38 +264,37 @@ def execute(
                 run = run if latest is None else latest()
                 if files is not None or run is None:
                     raise
-                run, pressed = closed(run, "interrupted", f"interrupted after {_done(run)} iterations."), True
+                run = closed(run, "interrupted", f"interrupted after {_done(run)} iterations.")
                 break
             latest, lowest = None, lowest.unless_lost(run)
-            over = {"out of time", "stopped", "interrupted"} & set(run.status) or set(run.status) <= set(LOST)
-            if at >= config["max_iter"] or over:
+            over = {"out of time", "stopped"} & set(run.status) or set(run.status) <= set(LOST)
+            if at >= config["max_iter"] or over or run.cut:
                 break
     lowest = lowest.unless_lost(run)  # before anything asks for the best of those left
     if _done(run) > first:
-        ended = np.inf
+        ended = np.full(len(run.seeds), np.inf)  # type: ignore[union-attr]
         if lowest.states is not None and not isinstance(problem, PDE):  # then the test points have to tell what is worse
-            kept, last_one = (at_held(samples, _by_rank(r, samples, config)[0], sigma) for r in (lowest.kept_by(run), run))
-            lowest = lowest if kept < last_one else Lowest()
+            lowest = lowest.where(at_held(lowest.kept_by(run), samples, config) < at_held(run, samples, config))
     last: Run = run  # type: ignore[assignment]
-    config |= {"ended": ended} if ended < np.inf else {}
+    config = noted(config, "ended", ended)
     if folder is not None:
         keep(lambda: last)
     if lowest.states is not None and isinstance(problem, PDE) and not config.get("over"):
         try:
-            ended = harder(problem, samples, _by_rank(last, samples, config), sigma, len(config.get("fresh", ())) + 1)[1]
+            ended = elsewhere(problem, last, samples, config, len(config.get("fresh", ())) + 1)[1]
         except KeyboardInterrupt:  # the last network was not looked at
-            last, pressed = closed(last, "interrupted", f"interrupted after {_done(last)} iterations."), True
-        config |= {"ended": ended} if ended < np.inf else {}
+            last = closed(last, "interrupted", f"interrupted after {_done(last)} iterations.")
+        config = noted(config, "ended", ended)
         if folder is not None:
             keep(lambda: last)  # for a longer run, which would not have looked here, with the lowest of before
     lowest = lowest.seen(last, ended) if lowest.states is not None else lowest
     run, config = lowest.kept_by(last), lowest.noted(config)
     result = Result(run, samples, config, problem)
-    failed, why = False, f"interrupted after {_done(run)} iterations."
+    failed, cut = False, ""
     try:
-        failed = isinstance(problem, PDE) and not pressed and _failed(result, seconds)
+        failed = isinstance(problem, PDE) and not run.cut and _failed(result, seconds)
     except KeyboardInterrupt:
-        pressed = True
+        cut = f"interrupted after {_done(run)} iterations."
     if agreed(failed)[0]:
         settings, held, spent = in_stages(config), samples.test.get("x", 0), float(run.history["seconds"].max())
         why = "interrupted in a second attempt; this is the first."
@@ -292,14 +303,14 @@ def execute(
             second = execute(problem, begun, settings, sigma, None, None, folder, progress, on_record, mesh, spent)
             if second.config["stage"][0] == 1 and not set(second.run.status) <= set(LOST):
                 return second
-            pressed = "interrupted" in second.run.status
+            cut = why if second.run.cut else ""
         except KeyboardInterrupt:
-            pressed = True
-    if pressed and "interrupted" not in run.status:  # what there is is the end of this attempt; a folder goes on from there
-        run = closed(run, "interrupted", why, every=True)
+            cut = why
+    if cut:  # what there is is the end of this attempt; a folder goes on from there
+        run = replace(run, cut=cut)
         result = Result(run, samples, config, problem)
     if used is None and (share := config.get("stage", [1.0])[0]) < 1:
-        warnings.warn(f"it ended with {share:g} of the time trained on, and nothing is known of u beyond.", stacklevel=4)
+        warnings.warn(f"it ended with {share:g} of the time trained on, and nothing is known of u beyond.", stacklevel=5)
     if folder is not None:
         folder.write_history(lines(run))
         folder.save(folder.model, *to_file(run, samples, config))
@@ -326,12 +337,6 @@ def _so_far(moment: Moment, lowest: Lowest, samples: Samples, config: dict, prob
     run = moment.run()
     least = lowest.unless_lost(run)
     return Result(least.kept_by(run), samples, least.noted(config), problem)
-
-
-def _by_rank(run: Run, samples: Samples, config: dict) -> list:
-    """The networks of all seeds that are neither dropped nor lost, the best first."""
-    weights = weights_of(run, samples, config)
-    return [weights[i] for i in run.ranking if run.status[i] not in LOST]
 
 
 @by_name

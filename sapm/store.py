@@ -252,9 +252,8 @@ def inside(folder: Path, path: Path) -> None:
     """Refuse a path in a folder that a link leads out of it: what is kept in a folder is written nowhere else."""
     there, real = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
     if not real.is_relative_to(there):
-        raise ValueError(
-            f"{path} leads out of {folder}, to {real}; put it there itself, in place of the link; nothing was changed."
-        )
+        how = "put it there itself, in place of the link; nothing was changed"
+        raise ValueError(f"{path} leads out of {folder}, to {real}; {how}.")
 
 
 class Claim:
@@ -305,9 +304,10 @@ def unused(path: Path) -> bool:
 
 def no_checkpoint(path: Path) -> str:
     """Why a folder cannot be read or continued as a run."""
-    if runs := [p.parent.parent for p in sorted(path.glob("**/checkpoint/latest.sapm"))]:
-        several = f"{path} holds several runs; give one of them: {', '.join(map(str, runs[:20]))}."
-        return several if runs != [path] else f"{path} is a run that has not ended; sapm.resume goes on with it."
+    if (path / "checkpoint" / "latest.sapm").exists():
+        return f"{path} is a run that has not ended; sapm.resume goes on with it."
+    if runs := [str(p.parent.parent) for depth in ("*", "*/*") for p in sorted(path.glob(f"{depth}/checkpoint/latest.sapm"))]:
+        return f"{path} is not the folder of a run; give one that is in it: {', '.join(runs[:20])}."
     if (path / "history.jsonl").exists() and unused(path):
         return f"{path} holds a run that was cut off before its first checkpoint; start it again, in the same folder."
     return f"{path} is not the folder of a run: it has no checkpoint; start one with sapm.solve(…, out={str(path)!r})."

@@ -45,7 +45,7 @@ def check(path: str | Path, arrays: Arrays, about: dict) -> None:
     need(isinstance(config, dict), "it has no settings")
     try:
         _description(about, need)
-        _settings(config, need)  # type: ignore[arg-type]
+        _settings(config, len(about["seeds"]), need)  # type: ignore[arg-type]
         need(config.get("seeds") == about["seeds"], "its settings name other seeds")  # type: ignore[union-attr]
     except (ValueError, TypeError) as error:
         if str(error).startswith(f"{path} "):
@@ -86,7 +86,7 @@ def _description(about: dict, need: Callable) -> None:
     need(right, "its units are not numbers")
 
 
-def _settings(config: dict, need: Callable) -> None:
+def _settings(config: dict, seeds: int, need: Callable) -> None:
     """As `plan` leaves them. Options that an earlier version did not have get what they are by default."""
     for name, known in (("model", MODELS), ("method", METHODS[1:]), ("init", tuple(INITIALISERS)), ("start", STARTS)):
         need(config.get(name) in known, f"its {name} is {brief(config.get(name))}")
@@ -107,9 +107,13 @@ def _settings(config: dict, need: Callable) -> None:
         given = config.get(name, None if name == "again" else "missing")
         right = 0 < number(given) < np.inf if name in ("max_seconds", "mu") else _count(given)
         need(given is None or right, f"its {name} is {brief(given)}")
-    fresh, other = config.get("fresh", []), [config.get(name) or 0.0 for name in ("lowest", "ended")]
-    right = isinstance(fresh, list) and all(isinstance(v, (int, float)) for v in [*fresh, *other])
-    need(right, "its residuals at fresh points are not numbers")
+    for name in ("fresh", "lowest", "ended"):
+        found = config.get(name, [])
+        found = [found] * seeds if isinstance(found, float) else found  # an earlier version had one for all
+        right = isinstance(found, list) and (name == "fresh" or not found or len(found) == seeds)
+        right = right and all(isinstance(v, (int, float)) or (v is None and name != "fresh") for v in found)
+        need(right, f"its residuals at fresh points are {brief(found)}")
+        config |= {name: found} if name in config else {}
     for name, count in (("alpha", config["depth"]), ("beta", config["depth"] - 1)):
         given = config.get(name)
         numbers = given if isinstance(given, list) else [given]

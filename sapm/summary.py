@@ -69,6 +69,8 @@ def unanswered(result: Any) -> bool:
 def outcome(result: Any, estimate: bool = False) -> dict:
     """The summary as a dictionary."""
     found: dict[str, Any] = {"best": result.run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
+    if result.run.cut:
+        found["interrupted"] = result.run.cut
     if estimate and unanswered(result):
         e = result.error_estimate()
         found["error_estimate"] = {"error": e.error, "explained": e.explained, "no_solution": e.no_solution, "text": str(e)}
@@ -88,6 +90,8 @@ def summary(result: Any, estimate: bool = True) -> Summary:
     caption = (
         f"{others}\n" if others else ""
     ) + f"Initial weights: {weights}.{boundary} {c.get('choice', '')}{result.certificate}"
+    if result.run.cut and "interrupted" not in result.run.status:
+        caption += f"\nIt was {result.run.cut}"
     if len(result.run.seeds) >= MANY:
         caption += f"\n{result.success()}"
     if "dropped" in result.run.status:

@@ -18,15 +18,16 @@ _lock, _inside, _limits = threading.Lock(), [], []  # who is inside, and what to
 
 @contextmanager
 def one_thread():
-    """For as long as any is inside, of however many threads; afterwards as it was, also if Ctrl-C comes between."""
+    """For as long as any is inside, of however many threads; afterwards as it was."""
     import scipy.linalg  # noqa: F401  the library that JAX calls has to be there to be limited
 
     me = object()
     try:
         with _lock:
             _inside.append(me)
-            if not _limits and not any(os.environ.get(name) for name in CHOICES):
-                _limits.append(threadpool_limits(None, user_api="blas"))  # notes what there is, and changes nothing
+            if len(_inside) == 1 and not any(os.environ.get(name) for name in CHOICES):
+                if not _limits:  # else Ctrl-C came while it was restored
+                    _limits.append(threadpool_limits(None, user_api="blas"))  # notes what there is, and changes nothing
                 threadpool_limits(1, user_api="blas")
         yield
     finally:

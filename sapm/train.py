@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -307,7 +308,8 @@ def keys_of(seeds: Sequence[int], key: int):
 
 def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, watch, fresh: bool, interrupted) -> Run:
     """Let a loop go on until its seeds or its budgets end; `fresh`: its first record is new."""
-    show, first = watch or (lambda moment: False), None  # the seconds until something was done, of which most are compilation
+    show, cut = watch or (lambda moment: False), ""
+    began, first = loop.seconds, 0.0  # the seconds until something was done, of which most are compilation
     loop.mark()
     try:
         stop = show(loop.moment(recorded=fresh))
@@ -320,12 +322,12 @@ def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, wa
                 loop.close("stopped", f"stopped by the callback after {at} iterations.")
                 break
             if left <= 0:
-                before = f", of which {first:.0f} before the first ended" if first and seconds and first > 0.5 * seconds else ""
+                before = f", of which {first:.0f} before the first ended" if first > 0.5 * (seconds or np.inf) else ""
                 loop.close("out of time", f"the time was up ({seconds:.4g} s in all{before}) after {at} iterations.")
                 break
             goal = min(loop.next_stop(at), iterations)
             loop.advance(goal - at, min(loop.turn, left))
-            first = first or loop.seconds
+            first = first or (loop.seconds - began if fresh else 0.0)
             if recorded := loop.iteration == goal or not loop.active.any():
                 loop.record()
                 if loop.active.any() and loop.on_grid(goal):
@@ -343,10 +345,11 @@ def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, wa
                 loop.close("stopped", f"stopped by the callback after {loop.iteration} iterations.")
     except KeyboardInterrupt:
         loop.go_back()
-        loop.close("interrupted", f"interrupted after {loop.iteration} iterations.")
+        cut = f"interrupted after {loop.iteration} iterations."
+        loop.close("interrupted", cut)
     if np.any(loop.done != loop.records[-1][0]):
         loop.record()
     for i, status in enumerate(loop.status):
         if status == "finished":
             loop.reason[i] = f"ran all {iterations} iterations."
-    return loop.run()
+    return replace(loop.run(), cut=cut)

@@ -261,6 +261,10 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     kept = call(*asked, "--out", "kept", code=130)
     assert "the run had ended, and its page is written by: sapm report kept --problem heat.py:problem" in kept.output
     assert (tmp_path / "kept" / "model.sapm").exists()
+    monkeypatch.setattr("sapm.result.Result.error_estimate", lambda self: 1 / 0)
+    lost = call(*asked, "--json")
+    assert "the error could not be estimated: ZeroDivisionError: division by zero" in lost.stderr
+    assert len(json.loads(lost.stdout)["sapm"]["seeds"]) == 1
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     told = json.loads(call(*asked, "--json", "--out", "whole").output)["sapm"]

@@ -172,6 +172,14 @@ def test_second_order_files_need_no_code(tmp_path):
         sapm.load(tmp_path / "a.sapm", problem=other)
 
 
+def test_a_function_called_like_a_coordinate():
+    box = sapm.Box(t=(0, 1), v=(0, 1))
+    problem = sapm.PDE(box, lambda p, u, v: (u.t - v.value, v.t + u.value), [sapm.Initial(lambda p: (1.0, p.v))])
+    assert problem.fields == ("u", "v")
+    with pytest.raises(TypeError, match=r"residual takes \(t, v, u\); it must take the point"):
+        sapm.PDE(box, lambda t, v, u: u.t, [sapm.Initial(1.0)])
+
+
 def test_the_estimate_sees_fine_detail_along_a_line():
     """60 oscillations that the network has none of: points on a line are close enough to tell them apart."""
     wave = lambda p: p.x + 0.1 * jnp.sin(400 * p.x)  # noqa: E731

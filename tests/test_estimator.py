@@ -142,7 +142,10 @@ def test_padding_changes_nothing():
         ({"activation": "tahn"}, "Did you mean 'tanh'"),
         ({"alpha": -1}, "alpha=-1 must be a non-negative"),
         ({"n_init": 0}, "n_init=0 is how many networks are tried; give a whole number, 1 or more"),
-        ({"validation_fraction": 2}, "validation_fraction=2 is the part of the samples that is set aside; give a number between"),
+        (
+            {"validation_fraction": 2, "early_stopping": True},
+            "validation_fraction=2 is the part of the samples that is set aside; give a number between",
+        ),
         ({"options": {"l2": 1e-4}}, "options has l2, which is called alpha here"),
         ({"model": "ls", "method": "alternating"}, "cannot train it"),
     ],
@@ -194,7 +197,7 @@ def test_an_interrupt_ends_all_penalties(monkeypatch):
     def trained(self, problem, alpha, *more):
         result = whole(self, problem, alpha, *more)
         calls.append(alpha)
-        return replace(result, run=replace(result.run, status=("interrupted",))) if len(calls) == 2 else result
+        return replace(result, run=replace(result.run, cut="interrupted.")) if len(calls) == 2 else result
 
     monkeypatch.setattr(SAPMRegressor, "_trained", trained)
     with pytest.warns(UserWarning, match="the fit was interrupted, 4 of 5 penalties before its end"):

@@ -263,6 +263,11 @@ def test_values_at_points(result, tmp_path, monkeypatch):
     monkeypatch.undo()
     (tmp_path / "d.csv").write_text(',"a,""b""",u,u_network\n0,1,2,3\n')  # as pandas writes its index
     assert export.evaluate_csv(odd.best, tmp_path / "d.csv")[0] == ["", 'a,"b"', "u", "u_network", "u_network_network"]
+    (tmp_path / "e.csv").write_bytes(b'"a,""b""",note\n5,"one\rtwo"\n0.5,\n')
+    head, rows = export.evaluate_csv(odd.best, tmp_path / "e.csv")
+    assert [row[:2] for row in rows] == [(5, "one\rtwo"), (0.5, "")]
+    (tmp_path / "e.csv").write_bytes(export.written(head, rows).encode())
+    assert [row[:2] for row in export.evaluate_csv(odd.best, tmp_path / "e.csv")[1]] == [(5, "one\rtwo"), (0.5, "")]
     (tmp_path / "far.csv").write_text(export.written(odd.samples.names, np.array([[0.1], [7.0], [-9.0]])))
     with pytest.warns(UserWarning, match=r"2 of 3 points are outside of the domain \(the first in line 3\); nothing is known"):
         export.evaluate_csv(replace(odd.best, frame=(np.zeros(1), np.ones(1))), tmp_path / "far.csv")

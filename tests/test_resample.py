@@ -1,7 +1,5 @@
 """Points drawn anew where the residual is large, and the network that is kept."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ import sapm
 from sapm import resample
 from sapm.jet import tanh
 from sapm.resample import TIMES, Lowest, at_held, at_last, harder, no_longer_falls
-from sapm.run import KEPT, Run
+from sapm.run import Run
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200, "points": 20, "boundary_points": 2}
 EVERY_2 = TINY | {"options": {"resample": 2}}
@@ -33,10 +31,11 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     sapm.solve(problem, **settings, max_iter=15, out=tmp_path / "run")
     resumed = sapm.resume(tmp_path / "run", max_iter=21, problem=problem, progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
-    with pytest.warns(UserWarning, match="the points stay as they are"):
+    with pytest.warns(UserWarning, match="the points stay as they are") as told:
         blind = sapm.resume(tmp_path / "run", max_iter=26, progress=False)
-    size = lambda result: at_held(blind.samples, result.best.network_weights, tanh)  # noqa: E731
-    assert blind.history["iteration"].max() == 26 and size(blind) <= size(resumed)  # by what the file has, not a worse one
+    assert told[0].filename == __file__
+    sizes = [at_held(result.run, blind.samples, result.config)[0] for result in (blind, resumed)]
+    assert blind.history["iteration"].max() == 26 and sizes[0] <= sizes[1]  # by what the file has, not a worse one
 
 
 def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
@@ -66,7 +65,6 @@ def test_ctrl_c_at_the_last_look(monkeypatch):
             raise KeyboardInterrupt
         return harder(*given)
 
-    monkeypatch.setattr("sapm.solver.harder", look)
     monkeypatch.setattr(resample, "harder", look)
     cut = sapm.solve(problem, **settings, max_iter=5)
     assert len(looks) == 3 and cut.run.status == ("interrupted",) and np.array_equal(cut.history["loss"], whole.history["loss"])
@@ -77,22 +75,32 @@ def test_a_run_ends_when_nothing_falls():
     assert not no_longer_falls([1.0, *[2.0] * (TIMES - 1)])
 
 
+def recorded(n: int, *status: str) -> Run:
+    """A run of two seeds with n records, whose states say how many."""
+    history = {"loss": np.zeros((2, n)), "iteration": 15 * np.tile(np.arange(n), (2, 1))}
+    return Run(None, (0, 1), np.array([[n], [10.0 * n]]), history, status or ("stalled",) * 2, ("over.",) * 2, np.full(2, n - 1))
+
+
+def equal(a: Lowest, b: Lowest) -> bool:
+    return np.array_equal(a.size, b.size) and np.array_equal(a.record, b.record) and np.array_equal(a.states, b.states)
+
+
 def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
-    """Whatever comes after it; a run that is continued knows it, also where it was the last."""
-    made = lambda n: {"loss": np.zeros((2, n)), "iteration": 15 * np.tile(np.arange(n), (2, 1))}  # noqa: E731
-    run = lambda n: Run(None, (0, 1), f"states {n}", made(n), ("stalled",) * 2, ("over.",) * 2, np.full(2, n - 1))  # noqa: E731
-    lowest = Lowest().seen(run(2), 0.5)
-    assert lowest.kept_by(run(2)).kept is None and lowest.kept_by(run(2)).reason == ("over.",) * 2
-    assert Lowest.before(lowest.kept_by(run(2)), {"lowest": 0.5}) == lowest
-    lowest = lowest.seen(run(3), 0.1).seen(run(4), 0.3)
-    kept = lowest.kept_by(run(5))
-    assert (kept.kept, kept.chosen.tolist(), kept.states) == ("states 3", [2, 2], "states 5")
-    assert (
-        kept.reason[1]
-        == "over. Kept is the network of iteration 30, where the best seed had the smallest residual at fresh points."
-    )
-    assert Lowest.before(kept, {"lowest": 0.1}) == lowest and lowest.kept_by(at_last(kept)).reason == kept.reason
+    """Of every seed, whatever comes after it; a run that is continued knows it, also where it was the last."""
+    seeds = {"seeds": [0, 1]}
+    lowest = Lowest.none(2).seen(recorded(2), np.array([0.5, np.inf]))
+    assert lowest.kept_by(recorded(2)).kept is None and lowest.kept_by(recorded(2)).reason == ("over.",) * 2
+    assert lowest.noted(seeds | {"lowest": "old"}) == seeds | {"lowest": [0.5, None]}
+    assert equal(Lowest.before(lowest.kept_by(recorded(2)), lowest.noted(seeds)), lowest)
+    lowest = lowest.seen(recorded(3), np.array([0.1, 0.4])).seen(recorded(4), np.array([0.3, 0.2]))
+    kept = lowest.kept_by(recorded(5))
+    assert (kept.kept.tolist(), kept.chosen.tolist(), kept.states.tolist()) == ([[3], [40]], [2, 3], [[5], [50]])
+    assert kept.reason[0] == "over. Kept is the network of iteration 30, which has the smallest residual at fresh points."
+    assert kept.reason[1].startswith("over. Kept is the network of iteration 45, ")
+    assert equal(Lowest.before(kept, lowest.noted(seeds)), lowest) and lowest.kept_by(at_last(kept)).reason == kept.reason
     assert at_last(kept).kept is None and at_last(kept).chosen.tolist() == [4, 4]
+    mixed = lowest.seen(recorded(5), np.array([1.0, 0.1])).kept_by(recorded(5))  # one stands for its end, the other does not
+    assert (mixed.kept.tolist(), mixed.chosen.tolist()) == ([[3], [50]], [2, 4]) and mixed.reason[1] == "over."
 
 
 def test_more_points_where_networks_pass_between_them():
@@ -101,7 +109,7 @@ def test_more_points_where_networks_pass_between_them():
     weights = [(np.zeros((3, 1)), np.zeros(3)), (np.zeros((1, 3)), np.zeros(1))]
     wave = np.arange(1, 7) * np.pi / 40  # where the source is 0, so is the residual of u = 0
     exact, off = (problem.samples(wave[:, None] + shift, 2, 0) for shift in (0, 0.008))
-    far, size = harder(problem, exact, [weights], tanh, 1)
+    far, (size,) = harder(problem, exact, [weights], tanh, 1)
     assert len(far) == 12 and 20 < size < 40
     assert len(harder(problem, exact, [weights], tanh, 1, more=False)[0]) == 6
     assert len(harder(problem, off, [weights], tanh, 1)[0]) == 6
@@ -123,8 +131,7 @@ def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_probl
 
 def test_nothing_is_kept_where_nothing_could_be_compared(tmp_path, monkeypatch):
     """Residuals that are not finite at fresh points: cut and continued, the last network stands for the run."""
-    monkeypatch.setattr("sapm.solver.harder", lambda *given: (None, np.inf))
-    monkeypatch.setattr(resample, "harder", lambda *given: (None, np.inf))
+    monkeypatch.setattr(resample, "harder", lambda *given: (None, [np.inf]))
     whole = sapm.solve(string(), **EVERY_2, max_iter=6)
     sapm.solve(string(), **EVERY_2, max_iter=4, out=tmp_path / "run")
     cut = sapm.resume(tmp_path / "run", max_iter=6, problem=string(), progress=False)
@@ -132,10 +139,13 @@ def test_nothing_is_kept_where_nothing_could_be_compared(tmp_path, monkeypatch):
 
 
 def test_a_seed_that_was_lost_stands_for_nothing():
-    run = lambda *status: Run(None, (0, 1), "now", {"loss": np.zeros((2, 2))}, status, ("",) * 2, np.ones(2, int))  # noqa: E731
-    lowest = Lowest(0.5, "before", 0, 1)
-    assert lowest.unless_lost(run("running", "dropped")) == Lowest() and lowest.unless_lost(run("dropped", "running")) == lowest
-    assert lowest.noted({}) == {"lowest": 0.5} and Lowest().noted({"lowest": 0.5}) == {}
+    lowest = Lowest.none(2).seen(recorded(2), np.array([0.5, 0.4]))
+    left = lowest.unless_lost(recorded(3, "running", "dropped"))
+    assert left.size.tolist() == [0.5, np.inf] and left.record.tolist() == [1, -1]
+    assert left.kept_by(recorded(3, "running", "dropped")).chosen.tolist() == [1, 2]
+    assert equal(lowest.unless_lost(recorded(3, "running", "running")), lowest)
+    assert lowest.unless_lost(recorded(3, "dropped", "non-finite")).states is None
+    assert Lowest.none(2).noted({"lowest": [0.5, 0.4]}) == {}
 
 
 def test_a_callback_that_stops_where_points_are_drawn():
@@ -207,16 +217,16 @@ def test_an_interrupt_where_points_are_drawn_loses_nothing(monkeypatch):
     assert result.run.status == ("interrupted",) and result.history["iteration"].max() == 4
 
 
-def test_other_seeds_stand_as_they_ended():
-    """Where an iteration is kept that was the best one's best, the others have what they have learnt since; the best has not."""
-    x, t = np.linspace(-1, 1, 20), np.linspace(-0.9, 0.9, 7)
-    early, late = (sapm.solve(sapm.Regression(x, np.sin(3 * x)), 2, 4, seeds=2, max_iter=k, progress=False) for k in (2, 8))
-    run = replace(late.run, kept=early.run.states, chosen=np.full(2, 2), reason=(f"all.{KEPT} 2.",) * 2)
-    kept, best = replace(late, run=run, config=late.config | {"lowest": 1.0}), run.best
-    other = 1 - best
-    assert np.array_equal(kept.best(t), early.seeds[best](t)) and kept.table[best]["loss"] == early.table[best]["loss"]
-    assert np.array_equal(kept.seeds[other](t), late.seeds[other](t)) and kept.table[other]["loss"] == late.table[other]["loss"]
-    assert [kept.table[i]["iterations"] for i in (best, other)] == [2, 8]
-    assert [kept.table[i]["reason"] for i in (best, other)] == [f"all.{KEPT} 2.", "all."]
-    plain = replace(late, run=run)  # chosen by each seed's own data: all stay
-    assert [row["iterations"] for row in plain.table] == [2, 2]
+def test_every_seed_stands_for_its_own_best(tmp_path):
+    """Table, ranking, file and what is loaded from it agree, and a run that is continued."""
+    problem = sapm.PDE(sapm.Box(x=(-1, 1)), lambda p, u: 0.01 * u.xx + u.value - u.value**3, [sapm.Dirichlet(lambda p: p.x)])
+    result = sapm.solve(problem, **EVERY_2 | {"seeds": 3}, max_iter=20)
+    assert len(set(result.run.chosen.tolist())) > 1
+    losses = [row["loss"] for row in result.table]
+    assert losses == result.run.final("loss").tolist() and losses[result.run.best] == min(losses)
+    result.save(tmp_path / "a.sapm")
+    back, x = sapm.load(tmp_path / "a.sapm", problem), result.samples.test["x"]
+    assert back.table == result.table and all(np.array_equal(u(x), v(x)) for u, v in zip(back.seeds, result.seeds, strict=True))
+    cut = sapm.solve(problem, **EVERY_2 | {"seeds": 3}, max_iter=7, out=tmp_path / "run")
+    again = sapm.resume(tmp_path / "run", 20, problem=problem, progress=False)
+    assert again.table == result.table and again.config["lowest"] == result.config["lowest"] and cut.table != again.table

@@ -112,7 +112,7 @@ def test_seeds_are_their_own(solved):
     assert moved.history["loss"][0, 0] != other.history["loss"][1, 0]
 
 
-def test_budgets_and_callbacks():
+def test_budgets_and_callbacks(tmp_path):
     """By iterations, by seconds, by the callback, by stagnation: each end has its reason."""
     seen = []
 
@@ -127,6 +127,8 @@ def test_budgets_and_callbacks():
     long = {"max_iter": 10**9, "method": "alternating", "progress": False}
     result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_seconds=2, **long)
     assert result.table[0]["status"] == "out of time" and result.history["seconds"][0, -1] < 4
+    again = sapm.resume(result.save(tmp_path / "a.sapm"), max_seconds=0.5, progress=False)
+    assert "before the first ended" not in again.table[0]["reason"] and "s in all) after" in again.table[0]["reason"]
     options = {"stall": 0.5, "patience": 20}
     result = sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=2000, options=options, progress=False)
     assert {row["status"] for row in result.table} == {"stalled"} and result.history["iteration"].max() < 2000

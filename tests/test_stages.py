@@ -136,7 +136,8 @@ def test_a_second_attempt_with_points_of_ones_own_to_test_at(monkeypatch):
     runs, train = [], solver.train
     monkeypatch.setattr(solver, "train", pressed)
     first = sapm.solve(growth(), **own)
-    assert first.run.status == ("interrupted",) * 2 and "this is the first" in first.run.reason[0]
+    assert "interrupted" not in first.run.status and first.run.cut == "interrupted in a second attempt; this is the first."
+    assert "It was interrupted in a second attempt; this is the first." in str(first.summary())
     assert first.history["iteration"].max() == 4
 
 
@@ -153,7 +154,7 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
         raise KeyboardInterrupt
 
     def cut(result):
-        return set(result.run.status) == {"interrupted"} and result.history["iteration"].max() == 5
+        return result.run.cut.startswith("interrupted") and result.history["iteration"].max() == 5
 
     with monkeypatch.context() as patch:
         patch.setattr("sapm.result.Result.error_estimate", pressed)
@@ -168,4 +169,22 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
         solver, "train", lambda *a, **n: pressed() if n["previous"] is None and runs else runs.append(1) or train(*a, **n)
     )
     assert cut(solve(out=tmp_path / "run"))
-    assert {row["status"] for row in json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"]} == {"interrupted"}
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["interrupted"].startswith("interrupted")
+    monkeypatch.setattr(solver, "train", train)
+    model = tmp_path / "run" / "model.sapm"  # its seeds have ended, and a run that had not been cut says the same of them
+    first = sapm.solve(growth(), **few, max_iter=20)
+    assert sapm.resume(model, problem=growth(), progress=False).table == first.table == sapm.load(model, growth()).table
+
+
+def test_an_interrupt_is_not_lost_at_the_last_record_of_all_seeds():
+    """By then no seed is running that could be said to be interrupted."""
+
+    def pressed(state):
+        if set(state.result().run.status) == {"stalled"}:
+            raise KeyboardInterrupt
+
+    x = np.linspace(-1, 1, 20)
+    quick = {"seeds": 1, "progress": False, "max_iter": 3000, "options": {"patience": 5, "stall": 0.9}}
+    result = sapm.solve(sapm.Regression(x, 0.3 * x), 2, 3, **quick, on_record=pressed)
+    assert result.run.status == ("stalled",) and result.run.cut.startswith("interrupted after ")
+    assert not sapm.solve(sapm.Regression(x, 0.3 * x), 2, 3, **quick).run.cut

@@ -159,6 +159,9 @@ def test_damaged_foreign_and_newer_files(tmp_path):
         sapm.load(tmp_path)
     with pytest.raises(ValueError, match="is not the folder of a run: it has no checkpoint"):
         sapm.resume(tmp_path)
+    sapm.solve(curve(), **SMALL, max_iter=1, out=tmp_path / "series" / "a")
+    with pytest.raises(ValueError, match=r"series is not the folder of a run; give one that is in it: \S+series/a\.$"):
+        sapm.load(tmp_path / "series")
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):

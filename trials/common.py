@@ -157,13 +157,16 @@ READERS = {
     "model.sapm": _content,
     "checkpoint/latest.sapm": _content,
     "history.jsonl": _lines,
-    "summary.json": lambda path: json.loads(path.read_text()) | {"error_estimate": ""},  # without the problem, at fewer points
+    "summary.json": lambda path: json.loads(path.read_text()),
     "config.json": lambda path: json.loads(path.read_text()),
 }
 
 
-def differences(a: Path, b: Path) -> list[str]:
-    """What is not equal in two folders of runs, times aside; and what writes that were cut off have left in the second."""
+def differences(a: Path, b: Path, estimates: bool = True) -> list[str]:
+    """What is not equal in two folders of runs, times aside; and what writes that were cut off have left in the second.
+
+    Without `estimates` those of the error may differ: a run that is continued without its problem has fewer points for them.
+    """
     runs = [sorted(str(p.parent.relative_to(folder)) for p in folder.glob("**/config.json")) for folder in (a, b)]
     if runs[0] != runs[1]:
         return [f"runs {runs[0]} and {runs[1]}"]
@@ -174,7 +177,7 @@ def differences(a: Path, b: Path) -> list[str]:
             if not all(f.exists() for f in files):
                 found.append(f"{run}/{name} is missing")
                 continue
-            one, other = map(reader, files)
+            one, other = ({k: v for k, v in reader(f).items() if estimates or k != "error_estimate"} for f in files)
             found += [f"{run}/{name}: {key}" for key in sorted({*one, *other}) if one.get(key) != other.get(key)]
     return found
 

@@ -110,7 +110,7 @@ def one_run(place: Place, number: int, combination: Combination, kind: str, whol
         last = place.start(combination.resume(out) if checkpoints(out) else combination.run(out), mine)
         code = last.end()
     found["hits"] = sum(event["hit"] for event in found["events"])
-    found["differences"] = differences(whole["folder"], out)[:8]
+    found["differences"] = differences(whole["folder"], out, combination.code)[:8]
     found["wrong"] = [event["wrong"] for event in found["events"] if event["wrong"]]
     if code != whole["code"] or "Traceback" in last.errors:
         found["wrong"].append(f"the last resume ended with {code}: {last.last}")
