@@ -245,6 +245,7 @@ problem = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - u.xx, [start
 """
 
 
+@pytest.mark.filterwarnings("always:the error could not be estimated")
 def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     """The run is over, and its table is shown; so it is when Ctrl-C ends the run, without an estimate."""
     monkeypatch.chdir(tmp_path)
