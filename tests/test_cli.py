@@ -265,7 +265,7 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     monkeypatch.setattr("sapm.result.Result.error_estimate", lambda self: 1 / 0)
     lost = call(*asked, "--json")
     assert "the error could not be estimated: ZeroDivisionError: division by zero" in lost.stderr
-    assert len(json.loads(lost.stdout)["sapm"]["seeds"]) == 1
+    assert len(json.loads(lost.stdout)["sapm"]["seeds"]) == 2
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     told = json.loads(call(*asked, "--json", "--out", "whole").output)["sapm"]
