@@ -200,10 +200,10 @@ def _each(
                 told[name], cut = False, True
             if not as_json:
                 show(results[name].summary(told[name]), False)
-            if place is not None and first_process() and not cut:
+            if place is not None and first_process() and told[name]:
                 folder = Folder(place)
                 with suppress(ValueError), folder.claim:  # unless another process goes on with it
-                    folder.write_json("summary.json", outcome(results[name], told[name]))
+                    folder.write_json("summary.json", outcome(results[name], True))
                 results[name].report(place / "report.html", f"{heading(results[name].config)}: {title}" if title else "")
         except (KeyboardInterrupt, OSError) as error:
             if out is not None and any(out.glob("**/checkpoint/latest.sapm")):

@@ -44,13 +44,10 @@ def arrays(u: Any) -> dict[str, np.ndarray]:
     """W1, b1, W2, …; W is (out, in). With features (Periodic, Fourier) the inputs of W1 are the coordinates `kept`, counted from
     0, and then sin(features_W x + features_b)."""
     _exportable(u)
-    layers = {f"{name}{l}": a for l, pair in enumerate(u.weights, 1) for name, a in zip("Wb", pair, strict=True)}
-    e = u.embedding
-    return (
-        layers
-        if e is None
-        else layers | {"kept": np.array(e.kept, int), "features_W": np.asarray(e.W), "features_b": np.asarray(e.b)}
-    )
+    found = {f"{name}{l}": a for l, pair in enumerate(u.weights, 1) for name, a in zip("Wb", pair, strict=True)}
+    if (e := u.embedding) is not None:
+        found |= {"kept": np.array(e.kept, int), "features_W": np.asarray(e.W), "features_b": np.asarray(e.b)}
+    return found
 
 
 def _to_npz(u: Any, path: Path) -> None:
