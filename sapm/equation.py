@@ -25,7 +25,7 @@ import numpy as np
 from sapm.domain import ARRAY, Coordinates
 from sapm.jet import float64
 from sapm.names import MOST, brief, nearest, one_by_one, split
-from sapm.pointwise import NEEDS_NUMBERS, numbers_of, place
+from sapm.pointwise import NEEDS_NUMBERS, known, numbers_of, place
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
 
@@ -373,7 +373,7 @@ class Equation:
     def function(self) -> Callable:
         """(x, outputs, channels of all outputs) → the residual at one point; the last outputs are the parameters.
 
-        Always the same object, so that programs compiled for it are found.
+        The same object for the same equation, also where it is stated anew, so that programs compiled for it are found.
         """
         second: list[Key] = [key for key in self.keys if len(key) == 2]
         fields = len(self.fields)
@@ -389,4 +389,5 @@ class Equation:
 
             return self._at(row, [pick(key) for key in self.keys], value[fields:])
 
-        return of_jet
+        outputs = fields + len(self.parameters)
+        return known(of_jet, (len(self.names),), (outputs,), (len(self.directions) + len(self.forms), outputs))

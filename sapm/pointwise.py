@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import signature
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
@@ -122,3 +123,21 @@ def sized(name: str, largest: np.ndarray) -> None:
 def place(names: Sequence[str], row: np.ndarray) -> str:
     """(t=0.5, x=1): a point in words."""
     return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"
+
+
+_FUNCTIONS: WeakValueDictionary[str, Callable] = WeakValueDictionary()
+
+
+@float64
+def known(function: Callable, *shapes: tuple[int, ...]) -> Callable:
+    """A function that computes the very same, as far as its second derivatives, if there is one already; else this one.
+
+    What is compared is the program, with all constants in it, so that a number that has changed since makes another function.
+    """
+    slope = lambda *given: jax.jvp(function, given, given)  # noqa: E731
+    bend = lambda *given: jax.jvp(slope, given, given)  # noqa: E731
+    try:
+        text = jax.jit(bend).lower(*(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes)).as_text()
+    except Exception:  # without derivatives, or what cannot be lowered: it is said where it is used
+        return function
+    return function if "callback" in text else _FUNCTIONS.setdefault(text, function)

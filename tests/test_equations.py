@@ -51,6 +51,32 @@ def bent(power=2):
     return sapm.PDE(ROD, residual, [sapm.Dirichlet(exact)], exact)
 
 
+def test_a_nonlinear_equation_stated_anew_is_the_same_program():
+    """By what it computes, its slopes and all its numbers included; what calls back into Python is never taken for the same."""
+
+    def function(numbers, steep=1.0, slope=2.0, called=False):
+        @jax.custom_jvp
+        def square(v):
+            return v**2
+
+        square.defjvp(lambda v, dv: (square(v[0]), slope * v[0] * dv[0]))
+        back = lambda x: jax.pure_callback(np.sin, jnp.zeros(()), jax.lax.stop_gradient(x), vmap_method="expand_dims")  # noqa: E731
+
+        def residual(p, u):
+            f = jnp.interp(p.x, jnp.linspace(0, 1, 300), jnp.asarray(numbers))
+            return u.xx + steep * square(u.value) * f + (back(p.x) if called else 0.0)
+
+        return sapm.PDE(ROD, residual, [sapm.Dirichlet(0.0)]).equation.function
+
+    numbers = np.arange(300.0)
+    first = function(numbers)
+    assert function(numbers) is first and function(numbers.copy()) is first
+    other = numbers + 1e-13 * (numbers == 150)
+    found = [first, function(other), function(numbers, steep=1 + 1e-15), function(numbers, slope=3.0)]
+    found += [function(numbers, called=True), function(numbers, called=True)]
+    assert len(set(found)) == len(found)
+
+
 @pytest.mark.parametrize("make", [rod, string, bent])
 def test_solved_as_it_is_typed(make):
     """With all defaults but the size: Gauss-Newton straight on the true loss, and the summary says so."""

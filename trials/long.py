@@ -52,7 +52,7 @@ def calls():
     """Kinds of calls: a number → a call on data of its own, with equal shapes."""
     x = np.linspace(-1, 1, 40)
     small = {"depth": 3, "width": 6, "seeds": 2, "progress": False}
-    heat, burgers = stated.heat(), stated.burgers()
+    heat, no_more = stated.heat(), {"resample": 0}
     data = lambda k: sapm.Regression(x, np.sin((1 + k % 7) * x + k))  # noqa: E731
 
     def transport(k: int):
@@ -68,7 +68,9 @@ def calls():
         "data, LS by Adam": lambda k: sapm.solve(data(k), **small, model="ls", method="adam", max_iter=30),
         "a transport equation stated anew": lambda k: sapm.solve(transport(k), **small, **PLACES, max_iter=15),
         "a linear equation of second order": lambda k: sapm.solve(heat, **small, **PLACES, max_iter=10, key=k),
-        "a nonlinear equation": lambda k: sapm.solve(burgers, **small, **PLACES, max_iter=10, key=k, options={"resample": 0}),
+        "a nonlinear equation stated anew": lambda k: sapm.solve(
+            stated.burgers(), **small, **PLACES, max_iter=10, key=k, options=no_more
+        ),
     }
 
 
