@@ -117,7 +117,9 @@ def load_problem(spec: str):
     except (Exception, SystemExit) as error:
         raise ValueError(f"{path} could not be run: {type(error).__name__}: {sentence(error)}") from error
     if not hasattr(module, name):
-        raise ValueError(f"{path} has no {name!r}." + nearest(name, [n for n in vars(module) if not n.startswith("_")]))
+        makes = lambda value: callable(value) and getattr(value, "__module__", None) == found.name  # noqa: E731
+        there = [n for n, value in vars(module).items() if isinstance(value, PROBLEMS) or makes(value)]
+        raise ValueError(f"{path} has no {name!r}" + (f"; it has {shown(', '.join(there), 300)}." if there else "."))
     problem = getattr(module, name)
     if callable(problem) and not isinstance(problem, PROBLEMS):
         try:

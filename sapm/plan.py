@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from sapm import checks
 from sapm.conditions import Initial, corners
+from sapm.devices import first_process
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -74,11 +76,10 @@ def plan(
         check_equation(problem, sigma, model, method, options)
     rows, tangents, widths = _size(problem, kind, depth, width, points, boundary_points)
     if isinstance(problem, PDE):
-        checks.memory(problem, tangents // problem.equation.channels, widths)
+        checks.memory(problem, checks.counted("points", points) * problem.equation.rows, widths)
     seeds = checks.seeds(seeds)
     if not isinstance(problem, Regression):
-        more = checks.counted("test_points", test_points, 0) + (boundary_points if isinstance(problem, PDE) else 0)
-        checks.room(rows + more, widths, len(seeds))
+        checks.room(rows + checks.counted("test_points", test_points, 0), widths, len(seeds))
     many, choice = checks.chunk(problem, widths, len(seeds), model, method, options, in_memory or from_network)
     if many is not None:
         auto, method = method == "auto", "alternating"
@@ -92,7 +93,8 @@ def plan(
         counted = isinstance(points, (int, np.integer)) and not (options or {}).get("lifted")
         anew = EVERY if counted and isinstance(problem, PDE) and not problem.equation.first_order_linear else 0
         anew = (options or {}).get("resample", anew)
-        method, more, choice = automatic(model, kind, sigma, rows, tangents, widths, held_out, from_network, separable, anew)
+        size, algebra = (rows, tangents, widths), (options or {}).get("algebra")
+        method, more, choice = automatic(model, kind, sigma, *size, held_out, from_network, separable, anew, algebra)
         again = evolves(problem) and more.get("resample") and max_iter is None and "stages" not in (options or {})
         again = again and not from_network
         model = "ls" if method == "lbfgs" else model  # it is on the true loss
@@ -142,13 +144,14 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
     interior = len(problem.X) if hasattr(problem, "X") else checks.counted("points", points)
     hidden = checks.width(width, depth)
     inputs = np.shape(problem.X)[1] if hasattr(problem, "X") else len(problem.domain.names)
-    rows, channels = interior * problem.outputs, 0
+    rows, tangents = interior * problem.outputs, 0
     if isinstance(problem, PDE):
-        rows = interior * problem.equation.rows + whole("boundary_points", boundary_points, 0) * len(problem.fields)
-        channels = problem.equation.channels * problem.equation.rows
+        each = list(zip(problem.soft, problem.counts(boundary_points), strict=True))
+        rows = interior * problem.equation.rows + sum(n * len(cond.meant(problem.fields)) for cond, n in each)
+        tangents = interior * problem.equation.channels + sum(n for cond, n in each if cond.about != "value")
         inputs = inputs if problem.embedding is None else problem.embedding.width
     inner = [hidden] * (depth - 1) if isinstance(hidden, int) else hidden
-    return rows, interior * channels, [inputs, *inner, problem.outputs]
+    return rows, tangents, [inputs, *inner, problem.outputs]
 
 
 def _leaving(problem: PDE) -> str:
@@ -198,6 +201,15 @@ def _too_many(problem: PDE) -> str:
     if rows <= len(fields) or problem.equation.parameters:
         return ""
     return f"there are {rows} equations for {', '.join(fields)}: unless one follows from the others, nothing solves them all."
+
+
+def warn_of_doubts(problem, sigma: Activation, config: dict, model: str, stacklevel: int = 4) -> None:
+    """Say them, and keep them in the configuration, for all that is shown of the run: with what the problem said of itself."""
+    found = doubts(problem, sigma, config, model)
+    for sentence in found if first_process() else ():
+        warnings.warn(sentence, stacklevel=stacklevel)
+    if kept := [sentence for sentence in (getattr(problem, "ill_posed", ""), *found) if sentence]:
+        config["doubts"] = kept
 
 
 def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:

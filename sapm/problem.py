@@ -323,12 +323,25 @@ class PDE:
             found.append(kept[:count])
         return np.concatenate(found)
 
+    def _shares(self, boundary_points: Any) -> list[int]:
+        """How many of so many points each condition would have."""
+        total, k = whole("boundary_points", boundary_points, len(self.soft), ", one for each condition"), len(self.soft)
+        return [total // k + (i < total % k) for i in range(k)]
+
+    def counts(self, boundary_points: Any) -> list[int]:
+        """How many points each condition has: its share of so many, or as many as it is given, or as there are."""
+        found = []
+        for cond, n in zip(self.soft, self._shares(boundary_points), strict=True):
+            if isinstance(cond, Observed) or np.ndim(cond.points) or len(self.domain.names) == 1:
+                n = len(self.boundary(cond, n))
+            found.append(n if np.ndim(cond.points) or cond.points is None else whole("points", cond.points))
+        return found
+
     def samples(self, points: Any = 1000, boundary_points: Any = 400, test_points: Any = 1000, mu=None) -> Samples:
         """Interior and boundary points with coefficients and data. The boundary term weighs mu in all."""
         domain, names = self.domain, self.domain.names
         x = interior_points(domain, points, "points", domain.first)
-        total, k = whole("boundary_points", boundary_points, len(self.soft), ", one for each condition"), len(self.soft)
-        parts = [self.boundary(cond, total // k + (i < total % k)) for i, cond in enumerate(self.soft)]
+        parts = [self.boundary(cond, n) for cond, n in zip(self.soft, self._shares(boundary_points), strict=True)]
         mu = self.mu if mu is None else mu
         terms, kinds = [self.interior(x)], {}
         for cond, part in zip(self.soft, parts, strict=True):

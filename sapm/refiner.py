@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from sapm.foreign import Weights, checked, form_of
 from sapm.jet import Activation, float64
 from sapm.names import by_name
 from sapm.objective import mean_square
-from sapm.plan import doubts, plan
+from sapm.plan import plan, warn_of_doubts
 from sapm.result import Result, solution
 from sapm.samples import Samples, network_of
 from sapm.solution import Solution
@@ -114,8 +113,7 @@ def refine(
     config["from_network"] = True
     if config["method"] == "gauss-newton":
         config["options"]["lifted"] = 0
-    for sentence in doubts(problem, sigma, config, model):
-        warnings.warn(sentence, stacklevel=3)
+    warn_of_doubts(problem, sigma, config, model)
     samples = problem.samples(points, boundary_points, test_points, config["mu"])
     _check_fit(network, weights, samples)
     x = _some_points(samples)

@@ -350,10 +350,9 @@ def page(result: Any, title: str = "") -> str:
     )
     seeds = f"{len(rows)}, from {min(c['seeds'])} to {max(c['seeds'])}" if others else c["seeds"]
     points = c["points"] or (len(result.samples.terms[0].y) if result.samples.kind == "pde" else None)  # drawn anew, or given
-    items = [item for item in (c | {"seeds": seeds, "points": points}).items() if item[0] not in PASSING]
+    items = [item for item in (c | {"seeds": seeds, "points": points}).items() if item[0] not in (*PASSING, "doubts")]
     settings = "".join(f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>" for k, v in items)
-    warning = getattr(result.problem, "ill_posed", "")
-    warned = f'<p class="certificate">{html.escape(warning)}</p>' if warning else ""
+    warned = "".join(f'<p class="certificate">Warning: {html.escape(said)}</p>' for said in c.get("doubts", ()))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head><body>

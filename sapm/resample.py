@@ -162,7 +162,7 @@ def look_elsewhere(problem: PDE, training: Training, sigma: Activation, at: int,
     else:
         grown = False
         more = used < EARLY and bool(problem.equation.nonlinear)  # shocks are of these; elsewhere it only took time
-        more = more and _twice_is_little(problem, samples, config, method.widths)
+        more = more and _twice_is_little(problem, samples, method.widths)
         x, sizes = elsewhere(problem, run, samples, config, at // every, more)
         lowest, config["fresh"] = lowest.seen(run, sizes), [*config.get("fresh", ()), float(sizes[run.best])]
         if no_longer_falls(config["fresh"]):
@@ -175,11 +175,11 @@ def look_elsewhere(problem: PDE, training: Training, sigma: Activation, at: int,
     return run, samples, method, lowest, config
 
 
-def _twice_is_little(problem: PDE, samples: Samples, config: dict, widths: Sequence[int]) -> bool:
+def _twice_is_little(problem: PDE, samples: Samples, widths: Sequence[int]) -> bool:
     """Whether Gauss-Newton steps on twice as many points are still such as "auto" would take."""
     equation, n = problem.equation, 2 * len(samples.terms[0].y)
-    rows = n * equation.rows + (config["boundary_points"] or 0) * len(problem.fields)
-    return affordable(rows, n * equation.channels * equation.rows, widths)
+    rows = n * equation.rows + sum(term.y.size for term in samples.terms[1:])
+    return affordable(rows, n * equation.channels, widths)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,9 @@ class Result:
     config: dict
     problem: Any = None
 
+    def __call__(self, *_, **__):
+        raise TypeError("a Result holds a network for every seed; call the best one, result.best(…), or result.seeds[0](…).")
+
     @cached_property
     def seeds(self) -> tuple[Solution, ...]:
         """The solution of every seed, in the order they were asked for."""

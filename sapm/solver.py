@@ -20,7 +20,7 @@ from sapm.halving import rungs
 from sapm.jet import Activation
 from sapm.methods.build import build, start_at
 from sapm.names import brief, by_name
-from sapm.plan import doubts, plan
+from sapm.plan import plan, warn_of_doubts
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
 from sapm.resample import (
@@ -121,8 +121,7 @@ def solve(
     checks.one_device(divided, options)
     config, sigma = plan(problem, depth, width, activation, **settings, in_memory=divided)
     mesh = mesh_of(devices, len(config["seeds"]))
-    for sentence in doubts(problem, sigma, config, model) if first_process() else ():
-        warnings.warn(sentence, stacklevel=3)
+    warn_of_doubts(problem, sigma, config, model)
     apart = config["options"].get("chunk") is not None
     folder = None if out is None else store.Folder(out)
     more: dict[str, Any] = {"folder": folder, "progress": progress, "on_record": on_record, "mesh": mesh}

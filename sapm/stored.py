@@ -122,6 +122,7 @@ def _settings(config: dict, seeds: int, need: Callable) -> None:
     need(isinstance(config.get("options"), dict), "it has no options")
     config["options"] = resolve_options(config["method"], config["options"])
     need(isinstance(config.get("choice", ""), str), f"its choice is {brief(config.get('choice'))}")
+    need(_words(config.get("doubts", [])), f"its doubts are {brief(config.get('doubts'))}")
 
 
 def _networks(arrays: Arrays, about: dict, need: Callable) -> None:

@@ -71,6 +71,8 @@ def outcome(result: Any, estimate: bool = False) -> dict:
     found: dict[str, Any] = {"best": result.run.best, "certificate": str(result.certificate), "holds": result.certificate.holds}
     if result.run.cut:
         found["interrupted"] = result.run.cut
+    if result.config.get("doubts"):
+        found["warnings"] = result.config["doubts"]
     if estimate and unanswered(result):
         e = result.error_estimate()
         found["error_estimate"] = {"error": e.error, "explained": e.explained, "no_solution": e.no_solution, "text": str(e)}
@@ -100,8 +102,7 @@ def summary(result: Any, estimate: bool = True) -> Summary:
         caption += f"\nfound: {parameters(result, estimate)}."
     if estimate and unanswered(result):
         caption += f"\n{result.error_estimate()}"
-    if getattr(result.problem, "ill_posed", ""):
-        caption += f"\nWarning: {result.problem.ill_posed}"
+    caption += "".join(f"\nWarning: {said}" for said in c.get("doubts", ()))
     table = Summary(title=title, caption=caption, caption_justify="left")
     same = all(row["loss"] == row["mean_squared_loss"] for row in result.table)  # one column says it
     columns = ["seed", "initial_loss", *([] if same else ["loss"]), "mean_squared_loss", "train_error", error]
@@ -130,6 +131,8 @@ def parameters(result: Any, estimate: bool = True) -> str:
         spread = f" ({min(each):.6g} to {max(each):.6g})" if len(each) > 1 else ""
         found.append(f"{name} = {value:.6g}" + (f" ± {noise[name]:.2g}" if name in noise else "") + spread)
     errors = "; ± is one standard error, by the noise of what was observed" if noise else ""
+    if free := [name for name, e in noise.items() if np.isinf(e)]:
+        errors += f"; what was observed does not determine {' and '.join(free)}" + ", or only together" * (len(free) > 1)
     ranges = f"; in brackets the range of {len(others)} seeds" + ("" if noise else ", which says nothing of noise in the data")
     return ", ".join(found) + errors + ranges * (len(others) > 1)
 

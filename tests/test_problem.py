@@ -1,5 +1,7 @@
 """Domains, points and equations: what is read off a residual is exact, and what is ill posed is said."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -274,3 +276,41 @@ def test_backwards_in_time_and_more_equations_than_functions_are_doubted():
     assert said(sapm.PDE(box, lambda p, u: u.t + u.xx, ends)) == []  # from its end it is as it should be
     both = lambda p, u: (u.t + u.value, u.t - 1)  # noqa: E731
     assert said(sapm.PDE(sapm.Box(t=(0, 1)), both, [sapm.Initial(0)])) == ["there are 2 equations for u: unless o"]
+
+
+def test_doubts_are_repeated_wherever_a_run_is_shown(tmp_path):
+    """In the summary, on the page, in summary.json, and by a file that is read without its problem."""
+    start = [sapm.Initial(lambda p: p.x * (1 - p.x)), sapm.Neumann(0, faces=["x-"])]
+    with pytest.warns(UserWarning, match="no condition is on x"):
+        problem = sapm.PDE(sapm.Box(t=(0, 0.2), x=(0, 1)), lambda p, u: u.t + u.xx, start)
+    small = {"depth": 2, "width": 3, "points": 20, "boundary_points": 10, "test_points": 10, "seeds": 1, "max_iter": 1}
+    with pytest.warns(UserWarning, match="backwards in time"):
+        result = sapm.solve(problem, **small, progress=False, out=tmp_path / "run")
+    loaded = sapm.load(tmp_path / "run" / "model.sapm")
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    page = loaded.report(tmp_path / "page.html").read_text()
+    assert len(kept) == 2 and kept[0] == problem.ill_posed
+    for text in (*(" ".join(str(shown.summary(estimate=False)).split()) for shown in (result, loaded)), page):
+        assert text.count("Warning: ") == 2 and "backwards in time" in text and "no condition is on x" in text
+
+
+def test_what_was_observed_counts_as_samples():
+    """In what is said of a step, and in whether one is affordable; so do points of one's own, and ends of an interval."""
+    t = np.linspace(0, 1, 3000)[:, None]
+    decay = lambda *more: sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + u.value, [sapm.Initial(1.0), *more])  # noqa: E731
+    seen = decay(sapm.Observed(t, np.exp(-t)))
+    for problem, counts, boundary in ((decay(), [1], 20), (seen, [1, 3000], 20)):
+        assert problem.counts(boundary) == counts == [len(problem.boundary(c, 10)) for c in problem.soft]
+        size = {"points": 200, "boundary_points": boundary}
+        assert f"; {200 + sum(counts)} samples," in plan(problem, **size)[0]["choice"]
+    assert "matrix of the weights" in plan(seen)[0]["choice"]
+    assert "from the Jacobian" in plan(seen, options={"algebra": "dense"})[0]["choice"]
+    assert "L-BFGS on the true loss, since no matrix" in plan(seen, width=100, points=10**5)[0]["choice"]
+    many = sapm.Observed(t := np.linspace(0, 1, 40000)[:, None], np.exp(-t))
+    assert plan(decay(many))[0]["method"] != plan(decay())[0]["method"] == "gauss-newton"
+    with pytest.raises(ValueError, match="algebra='fast' is not known"):
+        plan(seen, options={"algebra": "fast"})
+    sides = [sapm.Initial(0, points=7), sapm.Dirichlet(0, faces=["x-"], points=[[0.5, 0.0]]), sapm.Neumann(0, faces=["x+"])]
+    plate = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - u.xx, sides)
+    assert plate.counts(30) == [7, 1, 10]
+    assert sum(term.y.size for term in plate.samples(50, 30, 0).terms[1:]) == 18

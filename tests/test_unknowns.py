@@ -344,6 +344,7 @@ def test_standard_errors_where_noise_or_numbers_are_not_as_usual(decaying):
     assert 0.6 * wanted < solve(values, below, {"k": -1.0}, 1.0).standard_errors["k"] < 3 * wanted
     product = solve(values, lambda p, u: u.t + p.a * p.b * u.value, {"a": 1.0, "b": 1.0})
     assert set(product.standard_errors.values()) == {np.inf}
+    assert "does not determine a and b, or only together" in " ".join(str(product.summary()).split())
     assert sapm.solve(growing(), 2, 4, points=20, seeds=1, max_iter=3, progress=False).standard_errors == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -124,23 +125,27 @@ def automatic(
     from_network: bool = False,
     separable: bool = True,
     resample: int = 0,
+    algebra: Any = None,
 ) -> tuple[str, dict, str]:
     """What "auto" stands for: (method, options, the reason in a sentence). `rows`: samples times outputs.
 
     `separable`: whether the paper's own sweeps know the problem.
     `from_network`: from a given network (`start_at`), where the lifted steps and the sweeps before a polish are skipped.
     """
-    algebra = choose_algebra(rows, tangents, widths)
-    if not held_out and affordable(rows, tangents, widths):
+    size = (rows, tangents, widths)
+    if not held_out and affordable(*size):
         lifting = model != "ls" and kind == "regression" and sigma.name != "relu" and len(widths) - 1 <= LIFTED_DEPTH
         lifting = lifting and not from_network
         first = f"{LIFTED} steps on the {model.upper()} loss (β = {LIFTED_BETA:g}), then " if lifting else ""
-        size = f"{rows} samples, {count_weights(widths)} weights: {MATRICES[algebra]}"
+        given = isinstance(algebra, str) and algebra in MATRICES  # what is not known is refused further on
+        matrix = MATRICES[algebra if given else choose_algebra(*size)]
         more = {"lifted": LIFTED if lifting else 0} | ({"resample": resample} if resample else {})
         anew = f"; where the residual is large, points are drawn anew every {resample} steps" if resample else ""
-        return "gauss-newton", more, f"Gauss-Newton: {first}on the true loss{anew}; {size}. "
-    many = f"{_operations(rows, tangents, widths):.0e}"
-    why = "held-out data end the training" if held_out else f"a Gauss-Newton step would take {many} operations"
+        counts = f"{rows} samples, {count_weights(widths)} weights"
+        return "gauss-newton", more, f"Gauss-Newton: {first}on the true loss{anew}; {counts}: {matrix}. "
+    many = _operations(*size)
+    why = f"a Gauss-Newton step would take {many:.0e} operations" if many < np.inf else "no matrix of a step fits into memory"
+    why = "held-out data end the training" if held_out else why
     if model == "ls" or not separable or held_out:  # sweeps before it collapse on even functions, with a penalty on most
         return "lbfgs", {}, f"L-BFGS on the true loss, since {why}. "
     if kind == "pde":
