@@ -278,8 +278,9 @@ def test_backwards_in_time_and_more_equations_than_functions_are_doubted():
     assert said(sapm.PDE(sapm.Box(t=(0, 1)), both, [sapm.Initial(0)])) == ["there are 2 equations for u: unless o"]
 
 
-def test_doubts_are_repeated_wherever_a_run_is_shown(tmp_path):
+def test_doubts_are_repeated_wherever_a_run_is_shown(tmp_path, monkeypatch):
     """In the summary, on the page, in summary.json, and by a file that is read without its problem."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 100)
     start = [sapm.Initial(lambda p: p.x * (1 - p.x)), sapm.Neumann(0, faces=["x-"])]
     with pytest.warns(UserWarning, match="no condition is on x"):
         problem = sapm.PDE(sapm.Box(t=(0, 0.2), x=(0, 1)), lambda p, u: u.t + u.xx, start)
