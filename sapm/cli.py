@@ -174,7 +174,8 @@ def _estimated(result) -> bool:
     try:
         return bool(outcome(result, True))
     except Exception as error:
-        warnings.warn(f"the error could not be estimated: {type(error).__name__}: {sentence(error)}", stacklevel=2)
+        said = f"{type(error).__name__}: {sentence(error)}"
+        warnings.warn(f"the error could not be estimated, so that no page is written: {said}", stacklevel=2)
         return False
 
 

@@ -291,7 +291,7 @@ def _torch_values(module, x: np.ndarray) -> np.ndarray:
     except Exception as error:
         raise ValueError(
             f"{type(module).__name__} cannot be called with points {x.shape} in double precision ({error}); give a module that "
-            "takes an array (points, coordinates)."
+            "takes an array (points, coordinates) and gives it to its first layer (with features, give the sapm.Solution itself)."
         ) from error
 
 

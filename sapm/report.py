@@ -14,7 +14,7 @@ from sapm.domain import domain_from
 from sapm.names import brief, nearest, shown
 from sapm.pointwise import evaluate
 from sapm.success import MANY
-from sapm.summary import HEADS, PASSING, heading, parameters, straight
+from sapm.summary import COMPARED, HEADS, PASSING, heading, parameters, straight
 from sapm.summary import shown as best_rows
 
 if TYPE_CHECKING:
@@ -338,6 +338,10 @@ def page(result: Any, title: str = "") -> str:
         lead += f" Found: {parameters(result)}."
     if result.samples.kind == "pde" and error is None:
         lead += f" {result.error_estimate()}"
+    if result.run.cut and "interrupted" not in result.run.status:
+        lead += f" It was {result.run.cut}"
+    if result.run.scores is not None:
+        lead += f" {COMPARED}"
     if len(rows) >= MANY:
         lead += f" {result.success()}"
     first, others = best_rows(result)

@@ -18,9 +18,10 @@ from sapm.devices import agreed
 from sapm.jet import Activation, float64
 from sapm.methods.build import affordable, build
 from sapm.network import Network
+from sapm.objective import mean_square
 from sapm.problem import PDE
 from sapm.result import weights_of
-from sapm.run import KEPT, Run
+from sapm.run import KEPT, Run, noted, sizes_of
 from sapm.samples import Samples, Weights, data_size, network_of
 from sapm.summary import LOST, PASSING
 from sapm.term import Term
@@ -105,7 +106,7 @@ def in_stages(config: dict) -> dict:
     kept = {name: value for name, value in config.items() if name not in PASSING}
     said = "A first attempt ended in no solution; this is a second one, on an eighth, a quarter, half and all of the time. "
     steps = max(AGAIN * config["max_iter"], (STAGES * STUCK + 1) * (config["options"]["resample"] or 0) + config["max_iter"])
-    more = {"points": config["again"], "max_iter": steps}
+    more = {"points": config["again"], "max_iter": steps, "second": True}
     return kept | more | {"options": config["options"] | {"stages": STAGES}, "choice": config["choice"] + said}
 
 
@@ -241,20 +242,6 @@ def _merged(first: np.ndarray, a, b):
     return jax.tree.map(lambda x, y: jnp.where(first.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
-def sizes_of(config: dict, name: str) -> np.ndarray:
-    """Residuals of all seeds as a configuration has them: None, or nothing at all, where they are not known."""
-    found = config.get(name) or [None] * len(config["seeds"])
-    return np.array([np.inf if size is None else size for size in found])
-
-
-def noted(config: dict, name: str, sizes: np.ndarray) -> dict:
-    """A configuration with the residuals of all seeds, if any of them is known."""
-    known = sizes < np.inf
-    if not known.any():
-        return config
-    return config | {name: [size if there else None for size, there in zip(sizes.tolist(), known, strict=True)]}
-
-
 @float64
 def at_held(run: Run, samples: Samples, config: dict) -> np.ndarray:
     """The mean residual of every seed at the test points, as far as a file has it; inf if it has not."""
@@ -264,10 +251,28 @@ def at_held(run: Run, samples: Samples, config: dict) -> np.ndarray:
     return np.nan_to_num([np.mean(_sizes(network, samples.held)) for network in networks], nan=np.inf)
 
 
+@jax.jit
+def _loss(network: Network, terms: Sequence[Term]) -> Array:
+    return mean_square(network, terms)
+
+
+@float64
+def compared(run: Run, samples: Samples, config: dict) -> tuple[Run, dict]:
+    """The run with what its seeds are ranked by where they stand for different points, so that their losses cannot be compared:
+    the true loss with the residual at the test points. And the configuration of a file, which has it too."""
+    alive = [chosen for chosen, status in zip(run.chosen.tolist(), run.status, strict=True) if status not in LOST]
+    if samples.held is None or len(set(alive)) < 2:
+        return run, config
+    terms, weights = (samples.held, *samples.terms[1:]), weights_of(run, samples, config)
+    found = [float(_loss(network_of(samples, w, run.method.sigma), terms)) for w in weights]
+    scores = np.nan_to_num(found, nan=np.inf)
+    return replace(run, scores=scores), noted(config, "scores", scores)
+
+
 def at_last(run: Run) -> Run:
     """The run with the states it ended with."""
-    last = run.history["loss"].shape[1] - 1
-    return replace(run, kept=None, chosen=np.full(len(run.seeds), last), reason=tuple(said.split(KEPT)[0] for said in run.reason))
+    last, reason = run.history["loss"].shape[1] - 1, tuple(said.split(KEPT)[0] for said in run.reason)
+    return replace(run, kept=None, chosen=np.full(len(run.seeds), last), reason=reason, scores=None)
 
 
 def no_longer_falls(sizes: Sequence[float]) -> bool:

@@ -24,7 +24,7 @@ from sapm.network import Network
 from sapm.objective import Certificate, mean_square
 from sapm.problem import PDE
 from sapm.regression import whole
-from sapm.run import Run
+from sapm.run import Run, sizes_of
 from sapm.samples import Samples, check_same, data_size, describe, from_arrays, network_of, nonlinear, scaling_of, to_arrays
 from sapm.solution import Solution, relative_error
 from sapm.success import Success, success
@@ -54,7 +54,8 @@ class Result:
 
     @property
     def best(self) -> Solution:
-        """The seed with the smallest final actual loss (with validation data: the smallest loss on them)."""
+        """The seed with the smallest final actual loss (with validation data: on them; where losses are of different points: the
+        smallest true loss at the test points)."""
         return self.seeds[self.run.best]
 
     @property
@@ -275,6 +276,7 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
     about = describe(replace(samples, kept=samples.scaling) if config["options"].get("scale") else samples) | {"config": config}
     if config["activation"] not in ACTIVATIONS:
         about["activation_values"] = _values(run.method.sigma)
+    about |= {"cut": run.cut} if run.cut else {}
     return arrays, about | {"seeds": run.seeds, "status": run.status, "reason": run.reason, "env": store.environment()}
 
 
@@ -313,6 +315,8 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
         tuple(about["reason"]),
         arrays["chosen"],
         kept,
+        about.get("cut", ""),
+        sizes_of(config, "scores") if "scores" in config else None,
     )
     return Result(run, samples, config, problem)
 
@@ -375,7 +379,9 @@ def best_of(path: str | Path, activation_given=None) -> Solution:
     data = stored.part(arrays, "samples") if about["kind"] == "regression" else {}
     samples = stored.fitted(path, from_arrays, about, data)
     loss = history["validation_loss" if "validation_loss" in history else "loss"]
-    best = int(ranking(about["status"], loss[np.arange(len(loss)), arrays["chosen"]])[0])
+    loss = loss[np.arange(len(loss)), arrays["chosen"]]
+    config = about["config"] | {"seeds": about["seeds"]}
+    best = int(ranking(about["status"], sizes_of(config, "scores") if "scores" in config else loss)[0])
     layers = [(arrays[f"network/W{l}"][best], arrays[f"network/b{l}"][best]) for l in range(1, about["config"]["depth"] + 1)]
     if layers[0][0].shape[1] < samples.inputs:
         raise ValueError(f"{path} is damaged: its networks do not take what its features give; use an earlier copy.")

@@ -22,6 +22,20 @@ from sapm.term import as_columns
 KEPT = " Kept is the network of iteration"  # in the reason of a seed that does not stand for its end
 
 
+def sizes_of(config: dict, name: str) -> np.ndarray:
+    """A number for every seed as a configuration has them: None, or nothing at all, where they are not known."""
+    found = config.get(name) or [None] * len(config["seeds"])
+    return np.array([np.inf if size is None else size for size in found])
+
+
+def noted(config: dict, name: str, sizes: np.ndarray) -> dict:
+    """A configuration with a number for every seed, if any of them is known."""
+    known = sizes < np.inf
+    if not known.any():
+        return config
+    return config | {name: [size if there else None for size, there in zip(sizes.tolist(), known, strict=True)]}
+
+
 @dataclass(frozen=True)
 class Run:
     """What the loop gives. `history` has (seeds, records) arrays: iteration, seconds, loss, mean_squared_loss, bound_ratio.
@@ -32,7 +46,9 @@ class Run:
     "out of time", "stopped", "interrupted" or, for a run that goes on, "running"; `reason` says it in a sentence. A seed
     that failed keeps its last finite state.
     `chosen[i]` is the record that the result of seed i stands for: the last, or with validation data the one that fits them
-    best, whose state is then in `kept`. `cut` says when Ctrl-C ended the run, also where no seed was going on any more.
+    best, or where points are drawn anew the one with the smallest residual elsewhere; its state is then in `kept`.
+    `scores`: what seeds are ranked by where their losses cannot be compared. `cut` says when Ctrl-C ended the run, also where
+    no seed was going on any more.
     """
 
     method: Method
@@ -44,6 +60,7 @@ class Run:
     chosen: np.ndarray
     kept: Any = None
     cut: str = ""
+    scores: np.ndarray | None = None
 
     def final(self, name: str) -> np.ndarray:
         """That quantity of the history for the network of each seed."""
@@ -64,9 +81,10 @@ class Run:
 
     @property
     def ranking(self) -> np.ndarray:
-        """Seeds by their final actual loss, the smallest first (the paper's rule; with validation data, by the loss on them);
-        dropped seeds behind all others, failed ones last."""
-        return ranking(self.status, self.final("validation_loss" if "validation_loss" in self.history else "loss"))
+        """Seeds by their final actual loss, the smallest first (the paper's rule; with validation data, by the loss on them, and
+        by `scores` if there are some); dropped seeds behind all others, failed ones last."""
+        loss = self.final("validation_loss" if "validation_loss" in self.history else "loss")
+        return ranking(self.status, loss if self.scores is None else self.scores)
 
     def state(self, i: int) -> Any:
         return jax.tree.map(lambda x: x[i], self.states if self.kept is None else self.kept)

@@ -29,15 +29,14 @@ from sapm.resample import (
     at_held,
     at_last,
     closed,
+    compared,
     elsewhere,
     first_stage,
     in_stages,
     look_elsewhere,
-    noted,
-    sizes_of,
 )
 from sapm.result import Result, from_file, to_file
-from sapm.run import Moment, Run
+from sapm.run import Moment, Run, noted, sizes_of
 from sapm.samples import Samples, scaling_of
 from sapm.summary import heading, outcome
 from sapm.threads import one_thread
@@ -45,6 +44,7 @@ from sapm.train import diagnostics_of, train
 
 CHECKPOINT_SECONDS = 5.0  # between two checkpoints, or
 CHECKPOINT_SHARE = 20  # times as long as writing one takes, if that is more
+IN_SECOND = "interrupted in a second attempt; this is the first."
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ def execute(
     if previous is None and options.get("stages") and options.get("resample"):
         samples, config = first_stage(problem, samples, config)
     ended = sizes_of(config, "ended")  # the residual elsewhere of the networks that it had ended with
-    config.pop("ended", None)
+    for name in ("ended", "scores"):
+        config.pop(name, None)
     method, scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))
     first = 0
     if previous is not None:
@@ -273,7 +274,10 @@ def execute(
     if _done(run) > first:
         ended = np.full(len(run.seeds), np.inf)  # type: ignore[union-attr]
         if lowest.states is not None and not isinstance(problem, PDE):  # then the test points have to tell what is worse
-            lowest = lowest.where(at_held(lowest.kept_by(run), samples, config) < at_held(run, samples, config))
+            try:
+                lowest = lowest.where(at_held(lowest.kept_by(run), samples, config) < at_held(run, samples, config))
+            except KeyboardInterrupt:
+                run = closed(run, "interrupted", f"interrupted after {_done(run)} iterations.")  # type: ignore[arg-type]
     last: Run = run  # type: ignore[assignment]
     config = noted(config, "ended", ended)
     if folder is not None:
@@ -288,33 +292,58 @@ def execute(
             keep(lambda: last)  # for a longer run, which would not have looked here, with the lowest of before
     lowest = lowest.seen(last, ended) if lowest.states is not None else lowest
     run, config = lowest.kept_by(last), lowest.noted(config)
-    result = Result(run, samples, config, problem)
     failed, cut = False, ""
     try:
-        failed = isinstance(problem, PDE) and not run.cut and _failed(result, seconds)
+        run, config = compared(run, samples, config)
+        failed = isinstance(problem, PDE) and not run.cut and _failed(Result(run, samples, config, problem), seconds)
     except KeyboardInterrupt:
         cut = f"interrupted after {_done(run)} iterations."
+    result = Result(run, samples, config, problem)
     if agreed(failed)[0]:
         settings, held, spent = in_stages(config), samples.test.get("x", 0), float(run.history["seconds"].max())
-        why = "interrupted in a second attempt; this is the first."
         try:
+            if folder is not None:
+                folder.save(folder.first, *to_file(run, samples, config))
             begun = problem.samples(settings["points"], settings["boundary_points"], held, settings["mu"])
             second = execute(problem, begun, settings, sigma, None, None, folder, progress, on_record, mesh, spent)
-            if second.config["stage"][0] == 1 and not set(second.run.status) <= set(LOST):
+            if _came_to_all(second):
+                if folder is not None:
+                    folder.forget_first()
                 return second
-            cut = why if second.run.cut else ""
+            cut = IN_SECOND if second.run.cut else ""
         except KeyboardInterrupt:
-            cut = why
+            cut = IN_SECOND
     if cut:  # what there is is the end of this attempt; a folder goes on from there
         run = replace(run, cut=cut)
         result = Result(run, samples, config, problem)
-    if used is None and (share := config.get("stage", [1.0])[0]) < 1:
+    if not config.get("second") and (share := config.get("stage", [1.0])[0]) < 1:
         warnings.warn(f"it ended with {share:g} of the time trained on, and nothing is known of u beyond.", stacklevel=5)
     if folder is not None:
-        folder.write_history(lines(run))
-        folder.save(folder.model, *to_file(run, samples, config))
-        folder.write_json("summary.json", outcome(result))
+        _keep_end(folder, result)
     return result
+
+
+def _keep_end(folder: store.Folder, result: Result) -> None:
+    folder.write_history(lines(result.run))
+    folder.save(folder.model, *to_file(result.run, result.samples, result.config))
+    folder.write_json("summary.json", outcome(result))
+
+
+def _came_to_all(second: Result) -> bool:
+    """Whether a second attempt has trained on all of the time, so that it takes the place of the first."""
+    return second.config["stage"][0] == 1 and not set(second.run.status) <= set(LOST)
+
+
+def _second_or_first(folder: store.Folder, second: Result, activation) -> Result:
+    """Of a second attempt that was continued: it, or the first where it has not come to all of the time again."""
+    if _came_to_all(second):
+        folder.forget_first()
+    elif folder.first.is_file():
+        first = from_file(folder.first, second.problem, activation)
+        result = replace(first, run=replace(first.run, cut=IN_SECOND if second.run.cut else ""))
+        _keep_end(folder, result)
+        return result
+    return second
 
 
 def _failed(result: Result, seconds: float | None) -> bool:
@@ -335,7 +364,8 @@ def _done(run: Run) -> int:
 def _so_far(moment: Moment, lowest: Lowest, samples: Samples, config: dict, problem) -> Result:
     run = moment.run()
     least = lowest.unless_lost(run)
-    return Result(least.kept_by(run), samples, least.noted(config), problem)
+    run, config = compared(least.kept_by(run), samples, least.noted(config))
+    return Result(run, samples, config, problem)
 
 
 @by_name
@@ -394,4 +424,5 @@ def resume(
             "on_record": on_record,
             "mesh": mesh,
         }
-        return execute(problem, before.samples, config, before.run.method.sigma, before.run, **more)
+        result = execute(problem, before.samples, config, before.run.method.sigma, before.run, **more)
+        return _second_or_first(folder, result, activation) if path.is_dir() and config.get("second") else result

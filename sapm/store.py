@@ -289,7 +289,7 @@ class Claim:
 
 
 BEGUN = {"config.json", "env.json", "history.jsonl"}
-WRITTEN = (*BEGUN, "summary.json", "model.sapm", "report.html", "checkpoint/latest.sapm")
+WRITTEN = (*BEGUN, "summary.json", "model.sapm", "first.sapm", "report.html", "checkpoint/latest.sapm")
 
 
 def unused(path: Path) -> bool:
@@ -325,6 +325,7 @@ class Folder:
         self._claim = Claim(self.path)
         self.checkpoint = self.path / "checkpoint" / "latest.sapm"
         self.model = self.path / "model.sapm"
+        self.first = self.path / "first.sapm"  # of two attempts, until the second is the result
         self._history = self.path / "history.jsonl"
 
     @property
@@ -351,6 +352,10 @@ class Folder:
         """`file`: the checkpoint or the model."""
         if self.writes:
             write(file, arrays, about)
+
+    def forget_first(self) -> None:
+        if self.writes:
+            self.first.unlink(missing_ok=True)
 
     def write_json(self, name: str, content: Any) -> None:
         if self.writes:

@@ -81,6 +81,7 @@ def _description(about: dict, need: Callable) -> None:
         need(_words(about.get(name), len(seeds)), f"it has not one {name} for every seed")  # type: ignore[arg-type]
     need(about.get("domain") is None or isinstance(about["domain"], dict), "its domain is not described")
     need("activation_values" not in about or _numbers(about["activation_values"], 6), "its activation is not described")
+    need(isinstance(about.get("cut", ""), str), f"its end is {brief(about.get('cut'))}")
     units = about.get("units", {"size": 1.0, "stiffness": 1.0})
     right = isinstance(units, dict) and all(0 < number(units.get(name)) < np.inf for name in ("size", "stiffness"))
     need(right, "its units are not numbers")
@@ -107,9 +108,9 @@ def _settings(config: dict, seeds: int, need: Callable) -> None:
         given = config.get(name, None if name == "again" else "missing")
         right = 0 < number(given) < np.inf if name in ("max_seconds", "mu") else _count(given)
         need(given is None or right, f"its {name} is {brief(given)}")
-    for name in ("fresh", "lowest", "ended"):
+    for name in ("fresh", "lowest", "ended", "scores"):
         found = config.get(name, [])
-        found = [found] * seeds if isinstance(found, float) else found  # an earlier version had one for all
+        found = [None] * seeds if isinstance(found, float) else found  # an earlier version had that of the best alone
         right = isinstance(found, list) and (name == "fresh" or not found or len(found) == seeds)
         right = right and all(isinstance(v, (int, float)) or (v is None and name != "fresh") for v in found)
         need(right, f"its residuals at fresh points are {brief(found)}")
@@ -122,6 +123,7 @@ def _settings(config: dict, seeds: int, need: Callable) -> None:
     need(isinstance(config.get("options"), dict), "it has no options")
     config["options"] = resolve_options(config["method"], config["options"])
     need(isinstance(config.get("choice", ""), str), f"its choice is {brief(config.get('choice'))}")
+    need(config.get("second", True) is True, f"its second is {brief(config.get('second'))}")
     need(_words(config.get("doubts", [])), f"its doubts are {brief(config.get('doubts'))}")
 
 

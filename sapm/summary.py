@@ -15,8 +15,10 @@ from sapm.success import MANY
 ROWS = 20  # shown of a table with more
 NARROW = 100  # characters of a line that a table with all columns does not fit into
 LOST = ("dropped", "non-finite")  # seeds that have no say
-PASSING = ("drawn_at", "fresh", "lowest", "ended", "over", "stage", "again")  # what a configuration says of its moment alone
+# what a configuration says of its moment alone
+PASSING = ("drawn_at", "fresh", "lowest", "ended", "scores", "over", "stage", "again", "second")
 HEADS = {"mean_squared_loss": "true loss", "iterations": "steps"}  # of columns that are called otherwise
+COMPARED = "The seeds' losses are of different points; the best is the one with the smallest true loss at the test points."
 STARTS = {  # of the auxiliary variables, in words
     "uniform": "drawn from U(-1, 1)",
     "forward": "those of a forward pass",
@@ -94,6 +96,8 @@ def summary(result: Any, estimate: bool = True) -> Summary:
     ) + f"Initial weights: {weights}.{boundary} {c.get('choice', '')}{result.certificate}"
     if result.run.cut and "interrupted" not in result.run.status:
         caption += f"\nIt was {result.run.cut}"
+    if result.run.scores is not None:
+        caption += f"\n{COMPARED}"
     if len(result.run.seeds) >= MANY:
         caption += f"\n{result.success()}"
     if "dropped" in result.run.status:

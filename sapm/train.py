@@ -309,7 +309,7 @@ def keys_of(seeds: Sequence[int], key: int):
 def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, watch, fresh: bool, interrupted) -> Run:
     """Let a loop go on until its seeds or its budgets end; `fresh`: its first record is new."""
     show, cut = watch or (lambda moment: False), ""
-    began, first = loop.seconds, 0.0  # the seconds until something was done, of which most are compilation
+    first = float(loop.records[0][1].max())  # seconds, of which most are compilation
     loop.mark()
     try:
         stop = show(loop.moment(recorded=fresh))
@@ -322,12 +322,11 @@ def follow(loop: Loop, iterations: int, stall: float, patience: int, seconds, wa
                 loop.close("stopped", f"stopped by the callback after {at} iterations.")
                 break
             if left <= 0:
-                before = f", of which {first:.0f} before the first ended" if first > 0.5 * (seconds or np.inf) else ""
+                before = f"; {first:.3g} s had gone by before the first step" if first > 0.5 * (seconds or np.inf) else ""
                 loop.close("out of time", f"the time was up ({seconds:.4g} s in all{before}) after {at} iterations.")
                 break
             goal = min(loop.next_stop(at), iterations)
             loop.advance(goal - at, min(loop.turn, left))
-            first = first or (loop.seconds - began if fresh else 0.0)
             if recorded := loop.iteration == goal or not loop.active.any():
                 loop.record()
                 if loop.active.any() and loop.on_grid(goal):

@@ -9,6 +9,7 @@ import sapm
 from sapm import resample
 from sapm.jet import tanh
 from sapm.resample import TIMES, Lowest, at_held, at_last, harder, no_longer_falls
+from sapm.result import best_of
 from sapm.run import Run
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200, "points": 20, "boundary_points": 2}
@@ -222,10 +223,16 @@ def test_every_seed_stands_for_its_own_best(tmp_path):
     problem = sapm.PDE(sapm.Box(x=(-1, 1)), lambda p, u: 0.01 * u.xx + u.value - u.value**3, [sapm.Dirichlet(lambda p: p.x)])
     result = sapm.solve(problem, **EVERY_2 | {"seeds": 3}, max_iter=20)
     assert len(set(result.run.chosen.tolist())) > 1
-    losses = [row["loss"] for row in result.table]
-    assert losses == result.run.final("loss").tolist() and losses[result.run.best] == min(losses)
+    assert [row["loss"] for row in result.table] == result.run.final("loss").tolist()
+    ends = [
+        result.config["mu"] * np.mean((u(x=[-1, 1]) - [-1, 1]) ** 2) for u in result.seeds
+    ]  # their losses are of different points
+    scores = [row["test_residual"] ** 2 + end for row, end in zip(result.table, ends, strict=True)]
+    assert np.allclose(scores, result.run.scores, rtol=1e-9) and result.run.best == np.argmin(scores)
+    assert "of different points; the best is" in " ".join(str(result.summary(estimate=False)).split())
     result.save(tmp_path / "a.sapm")
     back, x = sapm.load(tmp_path / "a.sapm", problem), result.samples.test["x"]
+    assert back.run.best == result.run.best and np.array_equal(best_of(tmp_path / "a.sapm")(x), result.best(x))
     assert back.table == result.table and all(np.array_equal(u(x), v(x)) for u, v in zip(back.seeds, result.seeds, strict=True))
     cut = sapm.solve(problem, **EVERY_2 | {"seeds": 3}, max_iter=7, out=tmp_path / "run")
     again = sapm.resume(tmp_path / "run", 20, problem=problem, progress=False)

@@ -9,7 +9,7 @@ import sapm
 from sapm import resample, solver
 from sapm.plan import plan as planned
 from sapm.resample import early, evolves
-from sapm.solver import _failed
+from sapm.solver import IN_SECOND, _failed
 
 SMALL = {"depth": 3, "width": 10, "points": 100, "seeds": 2, "progress": False, "test_points": 100, "boundary_points": 4}
 
@@ -17,6 +17,11 @@ SMALL = {"depth": 3, "width": 10, "points": 100, "seeds": 2, "progress": False, 
 def growth(end=10.0):
     """u begins near a state that it leaves slowly."""
     return sapm.PDE(sapm.Box(t=(0, end)), lambda p, u: u.t - u.value * (1 - u.value), [sapm.Initial(0.01)])
+
+
+def press(now=True):
+    if now:
+        raise KeyboardInterrupt
 
 
 def true(t):
@@ -52,7 +57,11 @@ def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == list(range(21))  # those of the first
     assert cut.config["again"] == 100 and cut.history["iteration"].max() == 20  # the first is more than a part of the second
+    first = sapm.load(tmp_path / "run" / "first.sapm", growth()).table
+    cut = sapm.resume(tmp_path / "run", problem=growth(), progress=False, on_record=lambda state: press(state.iteration >= 21))
+    assert cut.run.cut == IN_SECOND and cut.table == first == sapm.load(tmp_path / "run", growth()).table
     resumed = sapm.resume(tmp_path / "run", problem=growth(), progress=False)
+    assert not resumed.run.cut and not (tmp_path / "run" / "first.sapm").exists()
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
     assert np.array_equal(resumed.best(t=t), whole.best(t=t))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["max_iter"] == 20  # as it was asked for
@@ -171,6 +180,8 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
     assert cut(solve(out=tmp_path / "run"))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["interrupted"].startswith("interrupted")
     monkeypatch.setattr(solver, "train", train)
+    kept = sapm.load(tmp_path / "run", growth())  # the file and its page say it too
+    assert kept.run.cut == IN_SECOND and IN_SECOND in kept.report(tmp_path / "page.html").read_text()
     model = tmp_path / "run" / "model.sapm"  # its seeds had ended, as those of a first attempt do; then comes the second
     assert sapm.load(model, growth()).table == sapm.solve(growth(), **few, max_iter=20).table
     assert sapm.resume(model, problem=growth(), progress=False).table == solve().table
