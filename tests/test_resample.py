@@ -224,9 +224,7 @@ def test_every_seed_stands_for_its_own_best(tmp_path):
     result = sapm.solve(problem, **EVERY_2 | {"seeds": 3}, max_iter=20)
     assert len(set(result.run.chosen.tolist())) > 1
     assert [row["loss"] for row in result.table] == result.run.final("loss").tolist()
-    ends = [
-        result.config["mu"] * np.mean((u(x=[-1, 1]) - [-1, 1]) ** 2) for u in result.seeds
-    ]  # their losses are of different points
+    ends = [result.config["mu"] * np.mean((u(x=[-1, 1]) - [-1, 1]) ** 2) for u in result.seeds]
     scores = [row["test_residual"] ** 2 + end for row, end in zip(result.table, ends, strict=True)]
     assert np.allclose(scores, result.run.scores, rtol=1e-9) and result.run.best == np.argmin(scores)
     assert "of different points; the best is" in " ".join(str(result.summary(estimate=False)).split())
