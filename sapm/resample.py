@@ -226,14 +226,15 @@ class Lowest:
     @float64
     def kept_by(self, run: Run) -> Run:
         """The run, with these states to stand for it; the reasons say so."""
-        last = run.history["loss"].shape[1] - 1
-        earlier = (self.record >= 0) & (self.record < last)
-        if not earlier.any():
+        last, known = run.history["loss"].shape[1] - 1, self.record >= 0
+        earlier = known & (self.record < last)
+        if not known.any():
             return run
         at = [int(run.history["iteration"][i, record]) for i, record in enumerate(self.record)]
         why = "which has the smallest residual at fresh points."
         reason = [said.split(KEPT)[0] + (f"{KEPT} {at[i]}, {why}" if earlier[i] else "") for i, said in enumerate(run.reason)]
-        kept, chosen = _merged(earlier, self.states, run.states), np.where(earlier, self.record, last)
+        # also where it is the last: as it was looked at, before it was made ready for other points
+        kept, chosen = _merged(known, self.states, run.states), np.where(known, self.record, last)
         return replace(run, kept=kept, chosen=chosen, reason=tuple(reason))
 
 

@@ -1,5 +1,7 @@
 """Points drawn anew where the residual is large, and the network that is kept."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,7 +92,9 @@ def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
     """Of every seed, whatever comes after it; a run that is continued knows it, also where it was the last."""
     seeds = {"seeds": [0, 1]}
     lowest = Lowest.none(2).seen(recorded(2), np.array([0.5, np.inf]))
-    assert lowest.kept_by(recorded(2)).kept is None and lowest.kept_by(recorded(2)).reason == ("over.",) * 2
+    assert Lowest.none(2).kept_by(recorded(2)).kept is None and lowest.kept_by(recorded(2)).reason == ("over.",) * 2
+    renewed = replace(recorded(2), states=-recorded(2).states)  # made ready for other points: it was looked at before that
+    assert lowest.kept_by(renewed).kept.tolist() == [[2], [-20]] and lowest.kept_by(renewed).chosen.tolist() == [1, 1]
     assert lowest.noted(seeds | {"lowest": "old"}) == seeds | {"lowest": [0.5, None]}
     assert equal(Lowest.before(lowest.kept_by(recorded(2)), lowest.noted(seeds)), lowest)
     lowest = lowest.seen(recorded(3), np.array([0.1, 0.4])).seen(recorded(4), np.array([0.3, 0.2]))
