@@ -272,7 +272,11 @@ def resume(
 
     def make(model: str, folder: Path):
         if model in begun:
-            return continued(folder, max_iter, max_seconds, again, progress=not quiet, devices=used)
+            new: list = []  # records
+            result = continued(folder, max_iter, max_seconds, again, progress=not quiet, on_record=new.append, devices=used)
+            if not new and not result.run.cut and not as_json:
+                show("it had ended already, and nothing was left to do; --max-iter beyond its iterations goes on", False)
+            return result
         return solve(again, **settings, model=model, out=folder, progress=not quiet, devices=used)
 
     _each(places, make, path, as_json, problem)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from sapm import checks
-from sapm.conditions import Initial, corners
-from sapm.devices import first_process
 from sapm.jet import Activation
 from sapm.jet import activation as find_activation
 from sapm.methods.build import (
@@ -27,7 +24,6 @@ from sapm.names import brief
 from sapm.problem import PDE, PROBLEMS
 from sapm.regression import Regression, whole
 from sapm.resample import AGAIN, EVERY, MANY_STAGES, STUCK, evolves
-from sapm.summary import straight
 
 
 def plan(
@@ -152,75 +148,3 @@ def _size(problem, kind: str, depth: int, width, points, boundary_points) -> tup
         inputs = inputs if problem.embedding is None else problem.embedding.width
     inner = [hidden] * (depth - 1) if isinstance(hidden, int) else hidden
     return rows, tangents, [inputs, *inner, problem.outputs]
-
-
-def _leaving(problem: PDE) -> str:
-    """Where a first-order equation is told what it decides itself."""
-    for condition in problem.stated if problem.followed else ():
-        for face in problem.faces(condition) if condition.about == "value" and np.ndim(condition.points) == 0 else ():
-            x = problem.domain.face_points(face, 32)
-            if not condition.inflow_only and not problem.entering(face, x).any():
-                return (
-                    f"{type(condition).__name__} is on {face}, where characteristics leave the domain and u is what they bring; "
-                    "use sapm.Inflow, or faces= without it, unless it says the same."
-                )
-    return ""
-
-
-def _time_by_another_name(problem: PDE) -> str:
-    names, keys = problem.domain.names, problem.equation.keys
-    once = [name for name in names if (name,) in keys and not any(key.count(name) > 1 for key in keys)]
-    time = next((name for name in once if name.lower() in ("t", "time", "tau")), "t")
-    if "t" in names or time == "t" or not any(getattr(c, "faces", ()) is None for c in problem.stated):
-        return ""
-    return (
-        f"time is the coordinate that is called t, and {time} is one like all others: conditions without faces= hold at its "
-        "upper end as well. Call it t, or name the faces."
-    )
-
-
-def _backwards(problem: PDE) -> str:
-    """Where diffusion has the sign with which the smallest details grow."""
-    equation, keys = problem.equation, problem.equation.keys
-    if not equation.traced or ("t",) not in keys or equation.order < 2 or equation.rows * len(problem.fields) > 1:
-        return ""
-    if ("t", "t") in keys or not any(isinstance(c, Initial) for c in problem.conditions):
-        return ""
-    found = equation.slopes(problem.domain.points(8, 1))[:, 0, :, 0]
-    for name in problem.domain.names:
-        if name != "t" and (name, name) in keys and np.all(found[:, keys.index((name, name))] * found[:, keys.index(("t",))] > 0):
-            return (
-                f"the equation runs backwards in time: u.t and u.{name}{name} have the same sign, so that the smallest details "
-                f"of the start grow without bound; diffusion is u.t - k*u.{name}{name} with k > 0."
-            )
-    return ""
-
-
-def _too_many(problem: PDE) -> str:
-    rows, fields = problem.equation.rows, problem.fields
-    if rows <= len(fields) or problem.equation.parameters:
-        return ""
-    return f"there are {rows} equations for {', '.join(fields)}: unless one follows from the others, nothing solves them all."
-
-
-def warn_of_doubts(problem, sigma: Activation, config: dict, model: str, stacklevel: int = 4) -> None:
-    """Say them, and keep them in the configuration, for all that is shown of the run: with what the problem said of itself."""
-    found = doubts(problem, sigma, config, model)
-    for sentence in found if first_process() else ():
-        warnings.warn(sentence, stacklevel=stacklevel)
-    if kept := [sentence for sentence in (getattr(problem, "ill_posed", ""), *found) if sentence]:
-        config["doubts"] = kept
-
-
-def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
-    """What is allowed, and probably not meant."""
-    found = []  # what its conditions leave open, a problem says itself
-    if model == "pm" and straight(config) and config["choice"] and not config.get("from_network"):
-        own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
-        found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
-    if isinstance(problem, PDE):
-        rules = (_time_by_another_name, corners, _leaving, _backwards, _too_many)
-        found += [said for rule in rules if (said := rule(problem))]
-    if isinstance(problem, PDE) and sigma.name == "relu":
-        found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
-    return found

@@ -159,7 +159,7 @@ class PDE:
         covered = {stem(face) for c in self.stated if c.about == "value" for face in self.faces(c)}
         if any(isinstance(c, Observed) for c in self.stated):
             return ""
-        given = {i for c in self.stated for i in c.meant(self.fields)}
+        given = {i for c in self.stated for i in c.meant(self.fields)} | (self._named if self._given_twice else set())
         if self.stated and len(given) < len(self.fields):
             missing = next(name for i, name in enumerate(self.fields) if i not in given)
             return f"the problem may not be well posed: no condition is about {missing}; add one with of={missing!r}."
@@ -179,7 +179,7 @@ class PDE:
             for f in self.domain.faces
             if f not in met and (of := stem(f)[:-1]) != "t" and (of in bent or (bent and of not in names))
         ]
-        if open_:
+        if open_ and not (len(names) == 1 and self._given_twice):  # an ordinary equation may have all at one end
             of = stem(open_[0])[:-1]
             by = called((of, of) if of in bent else (bent[0], bent[0]))
             return (
@@ -192,15 +192,31 @@ class PDE:
             )
         return ""
 
+    @property
+    def _given_twice(self) -> set[str]:
+        """Faces on which both the value and the slope of a function are given."""
+        pairs = [(c.about == "value", stem(f), i) for c in self.stated for f in self.faces(c) for i in c.meant(self.fields)]
+        slopes, values = ({(f, i) for value, f, i in pairs if value is wanted} for wanted in (False, True))
+        return {face for face, _ in slopes & values}
+
+    @property
+    def _named(self) -> set[int]:
+        """Functions that are other functions' derivatives by another name: an equation has them, and no derivative of them."""
+        keys = self.equation.keys
+        if () not in keys:
+            return set()
+        used = np.any(self.equation.slopes(self.domain.points(8, 1)) != 0, axis=0)  # rows, keys, fields
+        alone = used[:, keys.index(())] & ~np.delete(used, keys.index(()), axis=1).any(1)
+        return set(np.flatnonzero(alone.any(0)).tolist())
+
     def _more_than_needed(self, covered: set[str]) -> bool:
         """Whether faces have more data than the equation asks for, from which its parameters may follow."""
         keys = self.equation.keys
         around = {name for c in self.conditions if isinstance(c, Periodic) for name in c.coordinates}
         if self.equation.rows > len(self.fields) or any(stem(f)[:-1] in around for c in self.stated for f in self.faces(c)):
             return True
-        pairs = [(c.about == "value", stem(f), i) for c in self.stated for f in self.faces(c) for i in c.meant(self.fields)]
-        slopes, values = ({(f, i) for value, f, i in pairs if value is wanted} for wanted in (False, True))
-        both = {face for face, _ in slopes & values} - ({"t-"} if ("t", "t") in keys else set())
+        both = self._given_twice - ({"t-"} if ("t", "t") in keys else set())
+        values = {(stem(f), i) for c in self.stated if c.about == "value" for f in self.faces(c) for i in c.meant(self.fields)}
         twice = [
             {f"{name}-", f"{name}+"} <= {f for f, of in values if of == i} and max(key.count(name) for key in mine) == 1
             for i, mine in enumerate(self.equation.keys_of_fields(self.domain.points(8, 1)))

@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from sapm import checks, store
+from sapm.doubts import warn_of_doubts
 from sapm.foreign import Weights, checked, form_of
 from sapm.jet import Activation, float64
 from sapm.names import by_name
 from sapm.objective import mean_square
-from sapm.plan import plan, warn_of_doubts
+from sapm.plan import plan
 from sapm.result import Result, solution
 from sapm.samples import Samples, network_of
 from sapm.solution import Solution

@@ -325,7 +325,9 @@ def _function(path, arrays: dict[str, np.ndarray], problem):
     """What a nonlinear PDE's residual does, which is code: from the problem, which must then be given."""
     if not nonlinear(arrays):
         return None
-    if not (isinstance(problem, PDE) and problem.equation.nonlinear):
+    if isinstance(problem, PDE) and not problem.equation.nonlinear:
+        raise ValueError(f"{path} holds a nonlinear PDE, and the problem given is a linear one; give the one it was made with.")
+    if not isinstance(problem, PDE):
         raise ValueError(
             f"{path} holds a nonlinear PDE, whose residual a file cannot hold; give the problem again: problem=… (--problem …)."
         )

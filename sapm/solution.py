@@ -16,7 +16,7 @@ from sapm.ansatz import Component
 from sapm.disk import OnDisk, on_disk
 from sapm.embedding import Embedding
 from sapm.jet import Activation, float64
-from sapm.names import brief, nearest, one_by_one
+from sapm.names import brief, nearest, one_by_one, split
 
 LARGEST = 2**16  # points evaluated in one go
 
@@ -72,6 +72,8 @@ class Solution:
     def __getattr__(self, name: str):
         if name.startswith("_") or name not in self.fields:
             how = " It is a function: u(t=0.5, x=xs), or u(points)." if name in CALLED else nearest(name, self.fields)
+            if along := split(name, self.names):
+                how = f" Its derivative is u.d({', '.join(map(repr, along))}), a function too."
             raise AttributeError(f"a solution has no {name!r}.{how}")
         W, b = self.weights[-1]
         i = self.fields.index(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,12 @@ from jax.sharding import Mesh
 
 from sapm import checks, store, stream
 from sapm.devices import agreed, anywhere, first_process, held_back, mesh_of
+from sapm.doubts import CLEAR, another_exact, warn_of_doubts
 from sapm.halving import rungs
 from sapm.jet import Activation
 from sapm.methods.build import build, start_at
 from sapm.names import brief, by_name
-from sapm.plan import plan, warn_of_doubts
+from sapm.plan import plan
 from sapm.problem import PDE, PROBLEMS
 from sapm.progress import Bar, line, lines
 from sapm.resample import (
@@ -316,11 +317,25 @@ def execute(
     if cut:  # what there is is the end of this attempt; a folder goes on from there
         run = replace(run, cut=cut)
         result = Result(run, samples, config, problem)
+    if (said := _doubt_of_exact(result)) and said not in config.get("doubts", ()):
+        warnings.warn(said, stacklevel=5)
+        config = config | {"doubts": [*config.get("doubts", ()), said]}
+        result = Result(run, samples, config, problem)
     if not config.get("second") and (share := config.get("stage", [1.0])[0]) < 1:
         warnings.warn(f"it ended with {share:g} of the time trained on, and nothing is known of u beyond.", stacklevel=5)
     if folder is not None:
         _keep_end(folder, result)
     return result
+
+
+def _doubt_of_exact(result: Result) -> str:
+    """What is said of the problem's `exact` where the error is so large that it may be to blame."""
+    if getattr(result.problem, "exact", None) is None or not isinstance(result.problem, PDE) or result.run.cut:
+        return ""
+    with suppress(KeyboardInterrupt):
+        if (result.table[result.run.best]["solution_error"] or 0.0) > CLEAR:
+            return another_exact(result.problem)
+    return ""
 
 
 def _keep_end(folder: store.Folder, result: Result) -> None:

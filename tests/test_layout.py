@@ -59,6 +59,7 @@ ORDER = [
     "sapm.resample",
     "sapm.progress",
     "sapm.checks",
+    "sapm.doubts",
     "sapm.plan",
     "sapm.solver",
     "sapm.refiner",

@@ -14,8 +14,9 @@ from scipy import stats
 import sapm
 from sapm import characteristics
 from sapm.characteristics import reference
+from sapm.doubts import another_exact, doubts
 from sapm.jet import tanh
-from sapm.plan import doubts, plan
+from sapm.plan import plan
 
 
 @pytest.fixture(autouse=True)
@@ -315,3 +316,52 @@ def test_what_was_observed_counts_as_samples():
     plate = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - u.xx, sides)
     assert plate.counts(30) == [7, 1, 10]
     assert sum(term.y.size for term in plate.samples(50, 30, 0).terms[1:]) == 18
+
+
+def test_exact_that_is_not_exact_is_doubted():
+    """By the conditions or by the equation, where the error is large; not where nothing can be said, and once."""
+
+    def stated(exact, residual=lambda p, u: u.xx + jnp.pi**2 * jnp.sin(jnp.pi * p.x)):
+        return sapm.PDE(sapm.Box(x=(0, 1)), residual, [sapm.Dirichlet(0)], exact)
+
+    nodes = np.linspace(0, 1, 101)
+    right = (lambda p: jnp.sin(jnp.pi * p.x), lambda p: np.sin(np.pi * float(p.x)))
+    between = lambda p: jnp.interp(p.x, nodes, np.sin(np.pi * nodes))  # noqa: E731 (without second derivatives)
+    for exact in (*right, between):
+        assert another_exact(stated(exact)) == ""
+    assert "Dirichlet says 0 and exact 1" in another_exact(stated(lambda p: jnp.cos(p.x)))
+    wrong = stated(lambda p: jnp.sin(2 * jnp.pi * p.x))
+    assert another_exact(wrong).startswith("exact does not solve the equation: at (x=")
+    small = {"depth": 2, "width": 3, "points": 20, "test_points": 10, "seeds": 1, "max_iter": 2, "progress": False}
+    with pytest.warns(UserWarning, match="exact does not solve the equation") as said:
+        result = sapm.solve(wrong, **small)
+    assert len(said) == 1 and said[0].filename == __file__ and "exact does not solve" in str(result.summary())
+    assert "doubts" not in sapm.solve(stated(right[0]), **small).config
+
+
+def test_single_precision_and_what_does_not_go_round_are_doubted():
+    said = lambda problem: doubts(problem, tanh, plan(problem)[0], "sapm")  # noqa: E731
+    root, ends = jnp.sqrt(3.0), [sapm.Dirichlet(1)]
+    assert root.dtype == np.float32
+    box, strip = sapm.Box(x=(0, 1)), sapm.Box(t=(0, 1), x=(0, 1))
+    (rough,) = said(sapm.PDE(box, lambda p, u: u.xx + root * u.value, ends))
+    assert rough.startswith("the residual has numbers in single precision")
+    assert said(sapm.PDE(box, lambda p, u: u.xx + np.sqrt(3.0) * jnp.sqrt(3.0) * u.value, ends)) == []
+    (rough,) = said(sapm.PDE(box, lambda p, u: u.xx + u.value, [sapm.Dirichlet(lambda p: root * p.x)]))
+    assert rough.startswith("Dirichlet has numbers in single")
+    wave = lambda g: sapm.PDE(strip, lambda p, u: u.t + u.x, [sapm.Initial(g), sapm.Periodic("x")])  # noqa: E731
+    assert said(wave(lambda p: jnp.sin(2 * jnp.pi * p.x))) == []
+    (jump,) = said(wave(lambda p: p.x))
+    assert jump.startswith("u is periodic in x, and Initial is not: it says 0 at (t=0, x=0) and 1 at (t=0, x=1)")
+
+
+def test_all_at_one_end_and_functions_that_are_derivatives_are_well_posed():
+    """An ordinary equation that starts somewhere, and a clamped beam as a system; with less, it is said."""
+    line = sapm.Box(x=(0, 1))
+    bend, beam = (lambda p, u: u.xx + u.value), (lambda p, u, m: (m.value - u.xx, m.xx - 24))
+    here = [sapm.Dirichlet(1, faces=["x-"]), sapm.Neumann(0, faces=["x-"])]
+    clamped = [sapm.Dirichlet(0, of="u"), sapm.Neumann(0, of="u")]
+    for residual, conditions in ((bend, here), (beam, clamped)):
+        assert sapm.PDE(line, residual, conditions).ill_posed == ""
+        with pytest.warns(UserWarning, match=r"no condition is (on x\+|about m)"):
+            assert sapm.PDE(line, residual, conditions[:1]).ill_posed

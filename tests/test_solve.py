@@ -17,8 +17,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import sapm
 from sapm import groups, progress, report
+from sapm.doubts import doubts
 from sapm.jet import Jet
-from sapm.plan import doubts, plan
+from sapm.plan import plan
 from sapm.threads import CHOICES, one_thread
 
 

@@ -1,0 +1,198 @@
+"""What is allowed in a problem and its settings, and probably not meant: said in a sentence, and kept with the run."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sapm.conditions import Initial, Observed, Periodic, corners
+from sapm.devices import first_process
+from sapm.domain import Coordinates
+from sapm.jet import Activation, float64
+from sapm.pointwise import evaluate, numbers_of, place
+from sapm.problem import PDE
+from sapm.summary import straight
+
+FEW = 32  # points that are probed
+CLEAR = 0.01  # of the size of what is compared: by so much it must differ
+
+
+def _leaving(problem: PDE) -> str:
+    """Where a first-order equation is told what it decides itself."""
+    for condition in problem.stated if problem.followed else ():
+        for face in problem.faces(condition) if condition.about == "value" and np.ndim(condition.points) == 0 else ():
+            x = problem.domain.face_points(face, 32)
+            if not condition.inflow_only and not problem.entering(face, x).any():
+                return (
+                    f"{type(condition).__name__} is on {face}, where characteristics leave the domain and u is what they bring; "
+                    "use sapm.Inflow, or faces= without it, unless it says the same."
+                )
+    return ""
+
+
+def _time_by_another_name(problem: PDE) -> str:
+    names, keys = problem.domain.names, problem.equation.keys
+    once = [name for name in names if (name,) in keys and not any(key.count(name) > 1 for key in keys)]
+    time = next((name for name in once if name.lower() in ("t", "time", "tau")), "t")
+    if "t" in names or time == "t" or not any(getattr(c, "faces", ()) is None for c in problem.stated):
+        return ""
+    return (
+        f"time is the coordinate that is called t, and {time} is one like all others: conditions without faces= hold at its "
+        "upper end as well. Call it t, or name the faces."
+    )
+
+
+def _backwards(problem: PDE) -> str:
+    """Where diffusion has the sign with which the smallest details grow."""
+    equation, keys = problem.equation, problem.equation.keys
+    if not equation.traced or ("t",) not in keys or equation.order < 2 or equation.rows * len(problem.fields) > 1:
+        return ""
+    if ("t", "t") in keys or not any(isinstance(c, Initial) for c in problem.conditions):
+        return ""
+    found = equation.slopes(problem.domain.points(8, 1))[:, 0, :, 0]
+    for name in problem.domain.names:
+        if name != "t" and (name, name) in keys and np.all(found[:, keys.index((name, name))] * found[:, keys.index(("t",))] > 0):
+            return (
+                f"the equation runs backwards in time: u.t and u.{name}{name} have the same sign, so that the smallest details "
+                f"of the start grow without bound; diffusion is u.t - k*u.{name}{name} with k > 0."
+            )
+    return ""
+
+
+def _too_many(problem: PDE) -> str:
+    rows, fields = problem.equation.rows, problem.fields
+    if rows <= len(fields) or problem.equation.parameters:
+        return ""
+    return f"there are {rows} equations for {', '.join(fields)}: unless one follows from the others, nothing solves them all."
+
+
+def _given(problem: PDE) -> list:
+    """Conditions that say what u is on faces, at points that are drawn."""
+    return [c for c in problem.stated if c.about == "value" and np.ndim(c.points) == 0 and not isinstance(c, Observed)]
+
+
+def _not_periodic(problem: PDE) -> str:
+    """Where what is given does not go round as u does."""
+    names, (center, spread) = problem.domain.names, problem.domain.frame
+    around = [i for c in problem.conditions if isinstance(c, Periodic) for i in c.indices(problem.domain)]
+    for condition, i in ((c, i) for c in _given(problem) for i in around):
+        for face in problem.faces(condition):
+            x = problem.domain.face_points(face, FEW)
+            ends, count = [x.copy(), x.copy()], len(condition.meant(problem.fields))
+            for end, sign in zip(ends, (-1, 1), strict=True):
+                end[:, i] = center[i] + sign * spread[i]
+            with suppress(ValueError):
+                size = np.abs(condition.datum(problem.domain, x, count)).max()
+                lower, upper = (condition.datum(problem.domain, end, count)[:, 0] for end in ends)
+                n = int(np.abs(lower - upper).argmax())
+                if abs(lower[n] - upper[n]) > CLEAR * size:
+                    return (
+                        f"u is periodic in {names[i]}, and {type(condition).__name__} is not: it says {lower[n]:.3g} at "
+                        f"{place(names, ends[0][n])} and {upper[n]:.3g} at {place(names, ends[1][n])}; u jumps there."
+                    )
+    return ""
+
+
+@float64
+def another_exact(problem: PDE) -> str:
+    """Where `exact` is not what the conditions or the equation say. It takes seconds, and is asked where errors are large."""
+    domain, names = problem.domain, problem.domain.names
+    right = lambda x: evaluate(problem.exact, "exact", names, x, several=True)  # noqa: E731 # type: ignore[arg-type]
+    with suppress(ValueError):
+        size = np.abs(right(domain.points(FEW, 1))).max(0)
+        for condition in _given(problem):
+            meant = list(condition.meant(problem.fields))
+            for face in problem.faces(condition):
+                x = domain.face_points(face, FEW)
+                x = x[problem.entering(face, x)] if condition.inflow_only else x
+                if not len(x):
+                    continue
+                a, b = condition.datum(domain, x, len(meant)), right(x)[:, meant]
+                n, k = np.unravel_index(np.abs(a - b).argmax(), a.shape)
+                if abs(a[n, k] - b[n, k]) > CLEAR * max(size[meant[k]], np.abs(a).max()):
+                    return (
+                        f"exact does not fit the conditions: at {place(names, x[n])} {type(condition).__name__} says "
+                        f"{a[n, k]:.3g} and exact {b[n, k]:.3g}; errors are measured against exact all the same."
+                    )
+        return _residual_of_exact(problem)
+    return ""
+
+
+def _residual_of_exact(problem: PDE) -> str:
+    equation, names = problem.equation, problem.domain.names
+    if equation.parameters or not equation.traced:
+        return ""
+    exact = lambda row: numbers_of(problem.exact(Coordinates(names, row)), "exact", several=True)  # noqa: E731 # type: ignore[misc]
+
+    def found(row):
+        """The residual (rows,), the size of its terms, and the derivatives (keys, fields) of exact."""
+        parts = [exact(row), jax.jacfwd(exact)(row)] + ([jax.jacfwd(jax.jacfwd(exact))(row)] if equation.order > 1 else [])
+        at = [tuple(names.index(name) for name in key) for key in equation.keys]
+        v = jnp.stack([parts[len(key)][(slice(None), *key)] for key in at])
+        slopes = jax.jacfwd(lambda w: equation._at(row, w))(v)
+        return equation._at(row, v), jnp.sum(jnp.abs(slopes * v), axis=(1, 2)) + jnp.abs(equation._at(row, 0 * v)), v
+
+    try:
+        x = problem.domain.points(FEW, 1)
+        residual, size, v = (np.asarray(a) for a in jax.jit(jax.vmap(found))(jnp.asarray(x)))
+    except Exception:  # NumPy in it, or without derivatives: nothing is known
+        return ""
+    known = np.isfinite(residual).all(1) & np.isfinite(size).all(1)
+    if not known.any() or not np.abs(v[known]).max((0, 2)).all():  # such as between the nodes of a table
+        return ""
+    x, residual, size = x[known], np.abs(residual[known]), size[known]
+    n, k = np.unravel_index(residual.argmax(), residual.shape)
+    if np.sqrt(np.mean(residual[:, k] ** 2)) <= CLEAR * np.sqrt(np.mean(size[:, k] ** 2)):
+        return ""
+    return (
+        f"exact does not solve the equation: at {place(names, x[n])} its residual is {residual[n, k]:.2g}, and the terms are of "
+        f"size {size[n, k]:.2g}; errors are measured against exact all the same."
+    )
+
+
+@float64
+def _single(problem: PDE) -> str:
+    """Where numbers in single precision stand in the equation or its conditions."""
+    names, equation = problem.domain.names, problem.equation
+    row, v = jnp.zeros(len(names)), jnp.zeros((len(equation.keys), len(equation.fields)))
+    asked = [("the residual", lambda: jax.make_jaxpr(equation._at)(row, v))]
+    for c in problem.stated:
+        g = lambda row, c=c: numbers_of(c.g(Coordinates(names, row)), "g", several=True)  # noqa: E731
+        asked.append((type(c).__name__, lambda g=g: jax.make_jaxpr(g)(row)))
+    for what, program in asked:
+        with suppress(Exception):  # plain Python or NumPy has double precision
+            if "f32[" in str(program()):
+                return (
+                    f"{what} has numbers in single precision, made outside of it by jax.numpy: seven digits are all there are. "
+                    "Make them with NumPy, or inside of the function."
+                )
+    return ""
+
+
+RULES = (_time_by_another_name, corners, _leaving, _backwards, _too_many, _not_periodic, _single)
+
+
+def warn_of_doubts(problem, sigma: Activation, config: dict, model: str, stacklevel: int = 4) -> None:
+    """Say them, and keep them in the configuration, for all that is shown of the run: with what the problem said of itself."""
+    found = doubts(problem, sigma, config, model)
+    for sentence in found if first_process() else ():
+        warnings.warn(sentence, stacklevel=stacklevel)
+    if kept := [sentence for sentence in (getattr(problem, "ill_posed", ""), *found) if sentence]:
+        config["doubts"] = kept
+
+
+def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
+    """What is allowed, and probably not meant."""
+    found = []  # what its conditions leave open, a problem says itself
+    if model == "pm" and straight(config) and config["choice"] and not config.get("from_network"):
+        own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
+        found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
+    if isinstance(problem, PDE):
+        found += [said for rule in RULES if (said := rule(problem))]
+    if isinstance(problem, PDE) and sigma.name == "relu":
+        found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
+    return found
