@@ -34,6 +34,9 @@ def double_precision():
 
 
 LONG = (  # tests and cases of tests that take many seconds, and whose like run by default
+    "test_the_estimate_sees_fine_detail_along_a_line",
+    "test_rows_without_training",
+    "test_many_turns_are_not_followed_to_their_end",
     "test_one_interval_of_time_after_the_other",
     "test_tutorials_run_and_draw[2_transport]",
     "test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_problem",

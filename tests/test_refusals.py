@@ -370,6 +370,7 @@ def u():
         (lambda r: r.error_estimate(seed=9), ValueError, "seed=9 is not there"),
         (lambda r: r.reference_error(5, seed="best"), ValueError, "seed='best' is not there"),
         (lambda r: r.reference_error(0), ValueError, "n=0 is too small; give 1 or more"),
+        (lambda r: r.best.x, AttributeError, r"a solution has no 'x'. Its derivative is u.d\('x'\), a function too."),
         (lambda r: r(t=0.5, x=0.0), TypeError, r"call the best one, result\.best"),
     ],
 )
