@@ -267,7 +267,7 @@ p.certificate { border-left: 4px solid var(--accent); padding: .4rem .9rem; back
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-td.words { text-align: left; white-space: normal; min-width: 12rem; } tr.best { background: var(--tint); font-weight: 600; }
+.words { text-align: left; white-space: normal; min-width: 12rem; } tr.best { background: var(--tint); font-weight: 600; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.2rem; } figure { margin: 0; }
 img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-radius: 6px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; }
@@ -308,7 +308,8 @@ def _table(result: Any, seeds: list[int]) -> str:
     rows = result.table
     same = all(row["loss"] == row["mean_squared_loss"] for row in rows)
     names = [name for name in rows[0] if any(row[name] is not None for row in rows) and not (same and name == "loss")]
-    head = "".join(f"<th>{html.escape(str(HEADS.get(name, name.replace('_', ' '))))}</th>" for name in names)
+    shown = lambda name: html.escape(str(HEADS.get(name, name.replace("_", " "))))  # noqa: E731
+    head = "".join(f"<th{' class=words' if name == 'reason' else ''}>{shown(name)}</th>" for name in names)
     cells = lambda row: "".join(_cell(row[name]) for name in names)  # noqa: E731
     body = "".join(f"<tr{' class=best' if i == result.run.best else ''}>{cells(rows[i])}</tr>" for i in seeds)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
