@@ -292,11 +292,11 @@ def _file(path: Path) -> Path:
     return next(filter(Path.is_file, files), files[-1])
 
 
-def _best(path: Path, problem: str | None):
+def _best(path: Path, problem: str | None, export: bool = False):
     """The best network: as a file has it, or with the problem's code."""
     from sapm.result import best_of, load
 
-    return best_of(_file(path)) if problem is None else load(_file(path), load_problem(problem)[0]).best
+    return best_of(_file(path), export=export) if problem is None else load(_file(path), load_problem(problem)[0]).best
 
 
 @app.command()
@@ -354,7 +354,7 @@ def export(
     from sapm.export import export as write
 
     check_ending(to)
-    write(_best(path, problem), to)
+    write(_best(path, problem, export=True), to)
     show({"written": str(to)} if as_json else f"written: {to}", as_json)
 
 

@@ -73,7 +73,8 @@ class Unknown:
             raise ValueError(
                 f"{(u := self._called)}.{name} is not known where the coordinates are {', '.join(self._names)}; use {u}.value, "
                 f"{', '.join(f'{u}.{n}' for n in self._names)} "
-                f'or {u}.d("{self._names[0]}") for derivatives.' + nearest(name, written)
+                f'or {u}.d("{self._names[0]}") for derivatives.'
+                + (' Give the domain names=("x", "y") for others.' if self._names[0] == "x1" else nearest(name, written))
             )
         return self.d(*parts)
 
@@ -160,6 +161,13 @@ class Equation:
         point = Coordinates(self.names, row, dict(zip(self.parameters, numbers, strict=True)))
         try:
             return numbers_of(self.residual(point, *u), "the residual", several=True)
+        except AttributeError as error:
+            if isinstance(error.obj, (float, jax.Array)) and (more := split(str(error.name), self.names)):
+                raise ValueError(
+                    f"a derivative is a number, which has no {error.name!r}; a second derivative is written in one: "
+                    f'u.{more[0]}{more[0]}, or u.d("{more[0]}", "{more[0]}").'
+                ) from None
+            raise
         except TypeError as error:
             if f"{Unknown.__module__}.{Unknown.__qualname__}" in str(error):  # what jnp.sin(u) says
                 u[0]._not_a_number()

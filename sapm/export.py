@@ -33,11 +33,17 @@ def export(u: Any, path: str | Path) -> Path:
     return path
 
 
+NOT_A_NETWORK = (
+    "a solution with hard conditions cannot be exported: its network, u.weights, is only a factor of it; `sapm predict` with "
+    "--problem gives its values."
+)
+
+
 def _exportable(u: Any) -> None:
     if u.directions:
         raise ValueError("a derivative cannot be exported; export u itself.")
     if u.ansatz is not None:
-        raise ValueError("a solution with hard conditions cannot be exported: its network, u.weights, is only a factor of it.")
+        raise ValueError(NOT_A_NETWORK)
 
 
 def arrays(u: Any) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ from sapm import report, store, stored
 from sapm.characteristics import reference
 from sapm.domain import domain_from
 from sapm.estimate import Estimate, estimated, mostly_measured, observed, standard_errors
+from sapm.export import NOT_A_NETWORK
 from sapm.halving import ranking
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
 from sapm.methods.build import build
@@ -339,7 +340,7 @@ def _hard(path, arrays: dict[str, np.ndarray], problem):
     if "term0/factor" not in arrays:
         return None
     if getattr(problem, "ansatz", None) is None:
-        raise ValueError(f"{path} holds hard conditions: code, never exported; give the problem again: problem=… (--problem …).")
+        raise ValueError(f"{path} holds hard conditions, which are code; give the problem again: problem=… (--problem …).")
     return problem.ansatz
 
 
@@ -372,10 +373,12 @@ def _unflatten(path, shapes, arrays: dict[str, np.ndarray]):
 
 
 @float64
-def best_of(path: str | Path, activation_given=None) -> Solution:
+def best_of(path: str | Path, activation_given=None, export: bool = False) -> Solution:
     """The best network of a file as it is stored there: the code of a nonlinear residual is not needed for it."""
     arrays, about = store.read(path)
     stored.check(path, arrays, about)
+    if export and "samples/term0/factor" in arrays:
+        raise ValueError(NOT_A_NETWORK)
     sigma, history = _activation(path, about, activation_given), stored.part(arrays, "history")
     _hard(path, stored.part(arrays, "samples"), None)
     data = stored.part(arrays, "samples") if about["kind"] == "regression" else {}

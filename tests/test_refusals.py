@@ -151,6 +151,12 @@ CASES = {
         ValueError,
         "options has 'lr', .* Did you mean 'learning_rate'",
     ),
+    "a derivative of a derivative": (lambda: pde(lambda p, u: u.t - u.x.x), ValueError, r"written in one: u.xx, or u.d\("),
+    "another name": (
+        lambda: sapm.PDE(sapm.Ball(2), lambda p, u: u.xx, [sapm.Dirichlet(0)]),
+        ValueError,
+        r'for derivatives. Give the domain names=\("x", "y"\) for others.$',
+    ),
     "two directions": (lambda: pde(lambda p, u: u.d("xx")), ValueError, r"name them one by one: d\('x', 'x'\)"),
     "unnamed sides": (lambda: sapm.Box((0, 1), (0, 1)), TypeError, r"Box got \(0, 1\) without a name"),
     "no derivative": (lambda: pde(lambda p, u: p.x), ValueError, "uses no derivative of u"),

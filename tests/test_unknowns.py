@@ -19,6 +19,7 @@ from sapm.linearise import flatten, rows_of
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.objective import Point, objective
 from sapm.pointwise import evaluate
+from sapm.result import best_of
 from sapm.samples import data_size
 from sapm.shapes import halton
 from sapm.solution import relative_error
@@ -241,8 +242,9 @@ def test_hard_conditions_hold_and_the_error_is_estimated(tmp_path):
     with pytest.raises(ValueError, match="give the problem again"):
         sapm.load(tmp_path / "a.sapm")
     assert sapm.load(tmp_path / "a.sapm", problem=problem).table == result.table
-    with pytest.raises(ValueError, match="only a factor of it"):
-        result.best.to_torch()
+    for export in (result.best.to_torch, lambda: best_of(tmp_path / "a.sapm", export=True)):
+        with pytest.raises(ValueError, match="only a factor of it"):
+            export()
 
 
 def test_periodicity_alone_is_enough_and_gaps_are_named():
