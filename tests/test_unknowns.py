@@ -242,9 +242,9 @@ def test_hard_conditions_hold_and_the_error_is_estimated(tmp_path):
     with pytest.raises(ValueError, match="give the problem again"):
         sapm.load(tmp_path / "a.sapm")
     assert sapm.load(tmp_path / "a.sapm", problem=problem).table == result.table
-    for export in (result.best.to_torch, lambda: best_of(tmp_path / "a.sapm", export=True)):
+    for out in (result.best.to_torch, lambda: best_of(tmp_path / "a.sapm", export=True)):
         with pytest.raises(ValueError, match="only a factor of it"):
-            export()
+            out()
 
 
 def test_periodicity_alone_is_enough_and_gaps_are_named():
