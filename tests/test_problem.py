@@ -282,6 +282,7 @@ def test_backwards_in_time_and_more_equations_than_functions_are_doubted():
 def test_doubts_are_repeated_wherever_a_run_is_shown(tmp_path, monkeypatch):
     """In the summary, on the page, in summary.json, and by a file that is read without its problem."""
     monkeypatch.setattr("sapm.result.Result.error_estimate", lambda self: "No estimate.")
+    monkeypatch.setattr("sapm.report.figures", lambda result: {})
     start = [sapm.Initial(lambda p: p.x * (1 - p.x)), sapm.Neumann(0, faces=["x-"])]
     with pytest.warns(UserWarning, match="no condition is on x"):
         problem = sapm.PDE(sapm.Box(t=(0, 0.2), x=(0, 1)), lambda p, u: u.t + u.xx, start)
