@@ -35,6 +35,10 @@ def double_precision():
 
 LONG = (  # tests and cases of tests that take many seconds, and whose like run by default
     "test_a_callback_that_stops_where_points_are_drawn",
+    "test_a_result_like_any_other",
+    "test_one_program_per_shape",
+    "test_a_read_only_folder_is_refused",
+    "test_too_large_for_gauss_newton",
     "test_a_result_so_far_keeps_what_the_run_keeps",
     "test_an_interrupt_while_the_error_is_estimated",
     "test_estimates_that_say_too_much_or_too_little",
