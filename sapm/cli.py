@@ -272,8 +272,9 @@ def resume(
 
     def make(model: str, folder: Path):
         if model in begun:
-            new: list = []  # records
-            result = continued(folder, max_iter, max_seconds, again, progress=not quiet, on_record=new.append, devices=used)
+            new: set = set()  # whether there was a record; the records themselves would be many
+            note = lambda _: new.add(True)  # noqa: E731
+            result = continued(folder, max_iter, max_seconds, again, progress=not quiet, on_record=note, devices=used)
             if not new and not result.run.cut and not as_json:
                 show("it had ended already, and nothing was left to do; --max-iter beyond its iterations goes on", False)
             return result

@@ -349,8 +349,9 @@ class PDE:
         found = []
         for cond, n in zip(self.soft, self._shares(boundary_points), strict=True):
             if isinstance(cond, Observed) or np.ndim(cond.points) or len(self.domain.names) == 1:
-                n = len(self.boundary(cond, n))
-            found.append(n if np.ndim(cond.points) or cond.points is None else whole("points", cond.points))
+                found.append(len(self.boundary(cond, n)))
+            else:
+                found.append(n if cond.points is None else whole(f"points of {type(cond).__name__}", cond.points))
         return found
 
     def samples(self, points: Any = 1000, boundary_points: Any = 400, test_points: Any = 1000, mu=None) -> Samples:
