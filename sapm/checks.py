@@ -8,7 +8,6 @@ from itertools import islice, pairwise
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.equation import called
 from sapm.jet import Activation
 from sapm.methods.build import LONGEST, WHOLE
 from sapm.names import brief, number
@@ -17,6 +16,7 @@ from sapm.problem import PDE
 from sapm.regression import Regression, whole
 from sapm.store import installed_memory as installed
 from sapm.stream import default_chunk
+from sapm.unknown import called
 
 ITERATIONS = {"pde": 1000, "regression": 2000}  # by default; of Gauss-Newton:
 GAUSS_NEWTON, GAUSS_NEWTON_RELU = 100, 200

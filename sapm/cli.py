@@ -89,7 +89,7 @@ def list_(as_json: Json = False) -> None:
 @guarded
 def info(as_json: Json = False) -> None:
     """Versions and devices."""
-    from sapm.store import environment
+    from sapm.environment import environment
 
     env = environment()
     lines = [f"sapm {__version__}, Python {env['python']}, {env['platform']}", f"devices: {', '.join(env['devices'])}"]

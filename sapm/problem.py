@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import Any
 
 import jax
@@ -14,16 +13,17 @@ import numpy as np
 
 from sapm.ansatz import Ansatz
 from sapm.characteristics import never_met
-from sapm.conditions import Condition, Dirichlet, Initial, InitialVelocity, Neumann, Observed, Periodic
+from sapm.conditions import Condition, Observed, Periodic
 from sapm.embedding import Embedding, Fourier, embedding_for
-from sapm.equation import Equation, called
+from sapm.equation import Equation
 from sapm.jet import float64
 from sapm.names import brief, number, stated
 from sapm.pointwise import NEEDS_NUMBERS, evaluate, function_of_point, place, table
+from sapm.posed import left_open, no_two_contradict
 from sapm.regression import Function, Regression, domain_checked, interior_points, whole
 from sapm.samples import Samples, embedded, hardened, strength
-from sapm.shapes import stem
 from sapm.term import Term, flux_term, nonlinear_term, pde_term, second_order_term, value_term
+from sapm.unknown import called
 
 
 @stated
@@ -89,30 +89,11 @@ class PDE:
             x = self.boundary(condition, 4)
             condition.datum(domain, x, len(condition.meant(self.fields)))
             condition.operator(domain, x)
-        self._no_two_speak_against_each_other()
+        no_two_contradict(self)
         put("ansatz", self._hard())
-        put("ill_posed", never_met(self) if self.followed else self._left_open())
+        put("ill_posed", never_met(self) if self.followed else left_open(self))
         if self.ill_posed:
             warnings.warn(self.ill_posed, stacklevel=4)
-
-    def _no_two_speak_against_each_other(self) -> None:
-        """Refuse two conditions that give u, or its normal derivative, different values on the same face."""
-        for kind in ((Initial, Dirichlet), (Neumann,)):
-            alike = [c for c in self.stated if isinstance(c, kind) and np.ndim(c.points) == 0]  # points given may be anywhere
-            for one, other in combinations(alike, 2):
-                common = set(one.meant(self.fields)) & set(other.meant(self.fields))
-                for face in (face for face in self.faces(one) if face in self.faces(other)):
-                    x = self.domain.face_points(face, 8)
-                    first, second = (c.datum(self.domain, x, len(c.meant(self.fields))) for c in (one, other))
-                    for i in common:
-                        a, b = first[:, one.meant(self.fields).index(i)], second[:, other.meant(self.fields).index(i)]
-                        if not np.allclose(a, b, 1e-3, 1e-3 * np.abs([a, b]).max()):
-                            worst = int(np.argmax(np.abs(a - b)))
-                            raise ValueError(
-                                f"two conditions are on {face} and speak against each other: at "
-                                f"{place(self.domain.names, x[worst])} {type(one).__name__} says {a[worst]:.6g} and "
-                                f"{type(other).__name__} {b[worst]:.6g}; leave one out, or say by faces= where each holds."
-                            )
 
     @float64
     def _hard(self) -> Ansatz | None:
@@ -152,78 +133,6 @@ class PDE:
                     f"Periodic({name!r}) cannot hold beside this hard condition: its function, or the factor that makes it hold, "
                     f"has another {what} at {name}- than at {name}+; leave hard=True out."
                 )
-
-    def _left_open(self) -> str:
-        """A sentence on what a second-order or nonlinear equation lacks, as far as the names of faces tell; "" if nothing."""
-        keys, names = self.equation.keys, self.domain.names
-        covered = {stem(face) for c in self.stated if c.about == "value" for face in self.faces(c)}
-        if any(isinstance(c, Observed) for c in self.stated):
-            return ""
-        given = {i for c in self.stated for i in c.meant(self.fields)} | (self._named if self._given_twice else set())
-        if self.stated and len(given) < len(self.fields):
-            missing = next(name for i, name in enumerate(self.fields) if i not in given)
-            return f"the problem may not be well posed: no condition is about {missing}; add one with of={missing!r}."
-        if self.equation.rows < len(self.fields):
-            return f"the problem is not well posed: {self.equation.rows} equations for {len(self.fields)} unknown functions."
-        if all(c.about == "derivative" for c in self.stated) and () not in keys:
-            return "the problem is not well posed: no condition says what u itself is, so u + constant solves it as well."
-        if any("t" in key for key in keys) and not covered & {"t-", "t+"}:
-            return "the problem is not well posed: no condition says what u is at the lower end of t; add sapm.Initial(g)."
-        if ("t", "t") in keys and "t+" not in covered and not any(isinstance(c, InitialVelocity) for c in self.stated):
-            return f"the problem is not well posed: it contains {called(('t', 't'))}; add sapm.InitialVelocity(g)."
-        round_and_round = {names[i] for c in self.conditions if isinstance(c, Periodic) for i in c.indices(self.domain)}
-        bent = [name for name in names if (name, name) in keys and name != "t" and name not in round_and_round]
-        met = {face for c in self.stated for face in self.faces(c)}
-        open_ = [
-            f
-            for f in self.domain.faces
-            if f not in met and (of := stem(f)[:-1]) != "t" and (of in bent or (bent and of not in names))
-        ]
-        if open_ and not (len(names) == 1 and self._given_twice):  # an ordinary equation may have all at one end
-            of = stem(open_[0])[:-1]
-            by = called((of, of) if of in bent else (bent[0], bent[0]))
-            return (
-                f"the problem may not be well posed: it contains {by}, and no condition is on {', '.join(open_)}; add one there."
-            )
-        if self.equation.parameters and not self._more_than_needed(covered):
-            wanted = ", ".join(self.equation.parameters)
-            return (
-                f"nothing may determine {wanted}: no value of u is known beyond what the equation needs; add sapm.Observed(x, u)."
-            )
-        return ""
-
-    @property
-    def _given_twice(self) -> set[str]:
-        """Faces on which both the value and the slope of a function are given."""
-        pairs = [(c.about == "value", stem(f), i) for c in self.stated for f in self.faces(c) for i in c.meant(self.fields)]
-        slopes, values = ({(f, i) for value, f, i in pairs if value is wanted} for wanted in (False, True))
-        return {face for face, _ in slopes & values}
-
-    @property
-    def _named(self) -> set[int]:
-        """Functions that are other functions' derivatives by another name: an equation has them, and no derivative of them."""
-        keys = self.equation.keys
-        if () not in keys:
-            return set()
-        used = np.any(self.equation.slopes(self.domain.points(8, 1)) != 0, axis=0)  # rows, keys, fields
-        alone = used[:, keys.index(())] & ~np.delete(used, keys.index(()), axis=1).any(1)
-        return set(np.flatnonzero(alone.any(0)).tolist())
-
-    def _more_than_needed(self, covered: set[str]) -> bool:
-        """Whether faces have more data than the equation asks for, from which its parameters may follow."""
-        keys = self.equation.keys
-        around = {name for c in self.conditions if isinstance(c, Periodic) for name in c.coordinates}
-        if self.equation.rows > len(self.fields) or any(stem(f)[:-1] in around for c in self.stated for f in self.faces(c)):
-            return True
-        both = self._given_twice - ({"t-"} if ("t", "t") in keys else set())
-        values = {(stem(f), i) for c in self.stated if c.about == "value" for f in self.faces(c) for i in c.meant(self.fields)}
-        twice = [
-            {f"{name}-", f"{name}+"} <= {f for f, of in values if of == i} and max(key.count(name) for key in mine) == 1
-            for i, mine in enumerate(self.equation.keys_of_fields(self.domain.points(8, 1)))
-            for name in self.domain.names
-            if mine
-        ]
-        return bool(both) or "t+" in covered or any(twice)
 
     @property
     def beyond(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sapm import store
+from sapm.environment import environment
 from sapm.experiments import EXPERIMENTS, PAPER, Experiment, paper
 from sapm.methods.build import choose
 from sapm.names import brief, nearest
@@ -270,7 +271,7 @@ def summarise(cell: Cell, result: Result) -> dict:
         "non_affine": non_affine(result),
         "curves": curves(result),
         "off_sample": off_sample(result) if cell.experiment == "function_1d" else None,
-        "env": store.environment(),
+        "env": environment(),
     }
 
 

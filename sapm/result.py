@@ -16,6 +16,7 @@ from jaxtyping import Array
 from sapm import report, store, stored
 from sapm.characteristics import reference
 from sapm.domain import domain_from
+from sapm.environment import environment
 from sapm.estimate import Estimate, estimated, mostly_measured, observed, standard_errors
 from sapm.export import NOT_A_NETWORK
 from sapm.halving import ranking
@@ -278,7 +279,7 @@ def to_file(run: Run, samples: Samples, config: dict) -> tuple[dict[str, np.ndar
     if config["activation"] not in ACTIVATIONS:
         about["activation_values"] = _values(run.method.sigma)
     about |= {"cut": run.cut} if run.cut else {}
-    return arrays, about | {"seeds": run.seeds, "status": run.status, "reason": run.reason, "env": store.environment()}
+    return arrays, about | {"seeds": run.seeds, "status": run.status, "reason": run.reason, "env": environment()}
 
 
 def from_file(path: str | Path, problem=None, activation_given=None) -> Result:

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from sapm import checks, store, stream
 from sapm.devices import agreed, anywhere, first_process, held_back, mesh_of
 from sapm.doubts import CLEAR, another_exact, warn_of_doubts
+from sapm.environment import environment
 from sapm.halving import rungs
 from sapm.jet import Activation
 from sapm.methods.build import build, start_at
@@ -156,7 +157,7 @@ def execute(
     if folder is not None and used is not None:
         folder.write_history([])
     elif folder is not None and previous is None:
-        folder.begin(config, store.environment())
+        folder.begin(config, environment())
     if previous is None and options.get("stages") and options.get("resample"):
         samples, config = first_stage(problem, samples, config)
     ended = sizes_of(config, "ended")  # the residual elsewhere of the networks that it had ended with
@@ -431,7 +432,7 @@ def resume(
         checks.one_device(mesh is not None, before.config["options"])
         agreed(0)  # all have read what the first is going to write
         if path.is_dir():
-            folder.reopen(config, store.environment(), _done(before.run), max_iter is not None)
+            folder.reopen(config, environment(), _done(before.run), max_iter is not None)
             folder.write_history(lines(before.run))
         more: dict[str, Any] = {
             "folder": folder if path.is_dir() else None,

@@ -368,7 +368,7 @@ def test_the_unforeseen_has_one_line_too(monkeypatch):
     def broken():
         raise KeyError("k\n\x1b[31m")
 
-    monkeypatch.setattr(store, "environment", broken)
+    monkeypatch.setattr("sapm.environment.environment", broken)
     said = call("info", code=1).stderr
     assert said.startswith("sapm: KeyError: ") and "SAPM_TRACEBACK=1 shows where" in said and "\x1b" not in said
     monkeypatch.setenv("SAPM_TRACEBACK", "1")

@@ -8,10 +8,10 @@ from cases import relative
 
 import sapm
 from sapm.domain import Coordinates
-from sapm.equation import Unknown
 from sapm.jet import ACTIVATIONS, Jet, lift, sincos
 from sapm.network import Dense, initialise
 from sapm.term import second_order_term, squares
+from sapm.unknown import Unknown
 
 FORMS = {"a sum": ((1, 1),), "mixed signs": ((1, -1, 0), (0, 1, 1))}
 SMOOTH = [sigma for sigma in ACTIVATIONS.values() if sigma.name != "relu"]

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import stated
 
-from sapm.store import environment, read
+from sapm.environment import environment
+from sapm.store import read
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 400.0  # seconds after which a process is taken to hang

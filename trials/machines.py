@@ -27,7 +27,7 @@ import stated
 from common import ROOT, Cores, Place, Process, jobs_option, side_by_side, verdict
 
 import sapm
-from sapm.store import environment
+from sapm.environment import environment
 
 PLACES = {"points": 60, "boundary_points": 30, "test_points": 40}
 SMALL = {"depth": 3, "width": 6, "seeds": 2, "max_iter": 100, "progress": False}

@@ -20,6 +20,7 @@ from pathlib import Path
 from sapm import store
 from sapm.bench.cases import ENTRIES, WARM_UP_SEED, Case, chosen_rows, select
 from sapm.bench.score import rows_of
+from sapm.environment import environment
 from sapm.names import number
 
 CORES = 2  # of a job
@@ -60,7 +61,7 @@ def cells(case: Case, methods: Sequence[str] | None = None, track: str | None = 
 
 def machine() -> dict:
     """What the figures depend on: versions, the processor, the date."""
-    env = store.environment()
+    env = environment()
     for name in ("optimistix", "lineax", "scikit-learn", "deepxde", "torch"):
         try:
             env["packages"][name] = installed(name)
