@@ -29,11 +29,12 @@ _HOME = {
     "Result": "result",
     "Solution": "solution",
     "Certificate": "objective",
-    "Progress": "solver",
+    "Progress": "attempt",
     "SAPMRegressor": "estimator",
 }
 
 if TYPE_CHECKING:
+    from sapm.attempt import Progress as Progress
     from sapm.conditions import Dirichlet as Dirichlet
     from sapm.conditions import Inflow as Inflow
     from sapm.conditions import Initial as Initial
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from sapm.result import Result as Result
     from sapm.result import load as load
     from sapm.solution import Solution as Solution
-    from sapm.solver import Progress as Progress
     from sapm.solver import resume as resume
     from sapm.solver import solve as solve
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,16 @@ def stoppable():
             signal.signal(number, action)
 
 
+def _makes(value: Any) -> bool:
+    """Whether a name in a file is a function that may make a problem: one that can be called without anything."""
+    needed = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    try:
+        asked = signature(value).parameters.values() if isfunction(value) else None
+    except (TypeError, ValueError):
+        return False
+    return asked is not None and not any(a.default is a.empty and a.kind in needed for a in asked)
+
+
 def load_problem(spec: str):
     """A built-in problem's name, or file.py:name of the user's own. The only place where a user's code is run.
 
@@ -100,11 +111,10 @@ def load_problem(spec: str):
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"{shown(path, 300)} does not exist; give file.py:name with the name of a problem in it.")
-    if not name:
-        raise ValueError(f"{spec} names no problem; give {path}:name, with the name of a problem in that file.")
     from importlib.util import module_from_spec, spec_from_file_location
 
     from sapm.problem import PROBLEMS
+    from sapm.result import Result
 
     found = spec_from_file_location(f"_sapm_problem_{file.stem}", file)
     if found is None or found.loader is None:
@@ -116,12 +126,16 @@ def load_problem(spec: str):
         found.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise ValueError(f"{path} could not be run: {type(error).__name__}: {sentence(error)}") from error
-    if not hasattr(module, name):
-        makes = lambda value: callable(value) and getattr(value, "__module__", None) == found.name  # noqa: E731
-        there = [n for n, value in vars(module).items() if isinstance(value, PROBLEMS) or makes(value)]
-        raise ValueError(f"{path} has no {name!r}" + (f"; it has {shown(', '.join(there), 300)}." if there else "."))
+    if not name or not hasattr(module, name):
+        there = [
+            n for n, value in vars(module).items() if not n.startswith("_") and (isinstance(value, PROBLEMS) or _makes(value))
+        ]
+        has = f"; it has {shown(', '.join(there), 300)}" if there else ""
+        if not name:
+            raise ValueError(f"{spec} is a file, and names no problem in it{has}: give {path}:{there[0] if there else 'name'}.")
+        raise ValueError(f"{path} has no {shown(name)!r}{has}.")
     problem = getattr(module, name)
-    if callable(problem) and not isinstance(problem, PROBLEMS):
+    if callable(problem) and not isinstance(problem, (*PROBLEMS, Result)):
         try:
             problem = problem()
         except (Exception, SystemExit) as error:

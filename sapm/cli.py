@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -175,7 +176,7 @@ def _estimated(result) -> bool:
         return bool(outcome(result, True))
     except Exception as error:
         said = f"{type(error).__name__}: {sentence(error)}"
-        warnings.warn(f"the error could not be estimated, so that no page is written: {said}", stacklevel=2)
+        warnings.warn(f"the error could not be estimated, so that no page is written where one was due: {said}", stacklevel=2)
         return False
 
 
@@ -216,7 +217,7 @@ def _each(
         show({name: _as_json(result, told[name]) for name, result in results.items()}, True)
     codes = [_code(result) for result in results.values()] + [INTERRUPTED] * cut
     if out is not None and not as_json:
-        late = any("out of time" in result.run.status for result in results.values())
+        late = any("out of time" in result.run.status for result in results.values()) or any(out.glob("**/first.sapm"))
         show(f"kept in {out}" + (f"; go on with: {again}" if late else ""), False)
     if INTERRUPTED in codes and out is not None and first_process():
         ended = not any(result.run.cut for result in results.values()) and len(results) == len(places)
@@ -272,15 +273,24 @@ def resume(
 
     def make(model: str, folder: Path):
         if model in begun:
-            new: set = set()  # whether there was a record; the records themselves would be many
-            note = lambda _: new.add(True)  # noqa: E731
-            result = continued(folder, max_iter, max_seconds, again, progress=not quiet, on_record=note, devices=used)
-            if not new and not result.run.cut and not as_json:
-                show("it had ended already, and nothing was left to do; --max-iter beyond its iterations goes on", False)
+            before = _ended_at(folder)
+            result = continued(folder, max_iter, max_seconds, again, progress=not quiet, devices=used)
+            over = not {"out of time", "stopped"} & set(result.run.status) and not result.run.cut
+            if over and before == result.history["iteration"].max() and not as_json:
+                show(f"{folder} had ended already, and nothing was left to do; --max-iter beyond {before} goes on", False)
             return result
         return solve(again, **settings, model=model, out=folder, progress=not quiet, devices=used)
 
     _each(places, make, path, as_json, problem)
+
+
+def _ended_at(folder: Path) -> int | None:
+    """The last iteration of a run that has ended, by its log."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if (folder / "model.sapm").exists():
+            *_, last = (folder / "history.jsonl").open(encoding="utf-8")
+            return int(json.loads(last)["iteration"])
+    return None
 
 
 def _file(path: Path) -> Path:

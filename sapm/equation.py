@@ -82,10 +82,11 @@ class Equation:
         try:
             return numbers_of(self.residual(point, *u), "the residual", several=True)
         except AttributeError as error:
-            if isinstance(error.obj, (float, jax.Array)) and (more := split(str(error.name), self.names)):
+            if isinstance(error.obj, (float, jax.Array)) and split(str(error.name), self.names):
+                u, *_, name = (self.fields[0], *self.names)
                 raise ValueError(
-                    f"a derivative is a number, which has no {error.name!r}; a second derivative is written in one: "
-                    f'u.{more[0]}{more[0]}, or u.d("{more[0]}", "{more[0]}").'
+                    f"{error.name!r} was asked of a number, such as a coordinate or a derivative; a second derivative is written in "
+                    f'one: {u}.{name}{name}, or {u}.d("{name}", "{name}").'
                 ) from None
             raise
         except TypeError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from inspect import signature
 from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from sapm.domain import Coordinates, NotANumber
 from sapm.jet import float64
@@ -125,19 +127,26 @@ def place(names: Sequence[str], row: np.ndarray) -> str:
     return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"
 
 
-_FUNCTIONS: WeakValueDictionary[str, Callable] = WeakValueDictionary()
+_PROGRAMS: WeakValueDictionary[bytes, Callable] = WeakValueDictionary()
 
 
 @float64
 def known(function: Callable, *shapes: tuple[int, ...]) -> Callable:
-    """A function that computes the very same, as far as its second derivatives, if there is one already; else this one.
+    """The function as the program that it is now, whatever becomes of the names in it; the same one for the very same program.
 
-    What is compared is the program, with all constants in it, so that a number that has changed since makes another function.
+    What is compared is the program and its first two derivatives, with all constants in them, so that a number that has changed
+    since makes another one.
     """
     slope = lambda *given: jax.jvp(function, given, given)  # noqa: E731
     bend = lambda *given: jax.jvp(slope, given, given)  # noqa: E731
+    given = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
     try:
-        text = jax.jit(bend).lower(*(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes)).as_text()
+        # with arguments that are not used, or x alone and u alone would be the same
+        text = jax.jit(bend, keep_unused=True).lower(*given).as_text()
+        traced = jaxpr_as_fun(jax.make_jaxpr(function)(*given))
     except Exception:  # without derivatives, or what cannot be lowered: it is said where it is used
         return function
-    return function if "callback" in text else _FUNCTIONS.setdefault(text, function)
+    if "callback" in text:
+        return function
+    program = lambda *numbers: traced(*(jnp.asarray(a, jnp.float64) for a in numbers))[0]  # noqa: E731
+    return _PROGRAMS.setdefault(sha256(text.encode()).digest(), program)

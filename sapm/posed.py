@@ -37,14 +37,13 @@ def no_two_contradict(problem: Any) -> None:
 def left_open(problem: Any) -> str:
     """A sentence on what a second-order or nonlinear equation lacks; "" if nothing."""
     equation, domain, stated, fields = problem.equation, problem.domain, problem.stated, problem.fields
-    keys, names = equation.keys, domain.names
-    covered = {stem(face) for c in stated if c.about == "value" for face in problem.faces(c)}
+    keys, names, told = equation.keys, domain.names, _told(problem)
+    covered = {face for face, _, kind in told if kind == "value"}
     if any(isinstance(c, Observed) for c in stated):
         return ""
-    twice = _given_twice(problem)
-    given = {i for c in stated for i in c.meant(fields)} | (_named(problem) if twice else set())
-    if stated and len(given) < len(fields):
-        missing = next(name for i, name in enumerate(fields) if i not in given)
+    given = {i for c in stated for i in c.meant(fields)}
+    if stated and (lacking := [i for i in range(len(fields)) if i not in given and not _follows(problem, i, told)]):
+        missing = fields[lacking[0]]
         return f"the problem may not be well posed: no condition is about {missing}; add one with of={missing!r}."
     if equation.rows < len(fields):
         return f"the problem is not well posed: {equation.rows} equations for {len(fields)} unknown functions."
@@ -54,52 +53,84 @@ def left_open(problem: Any) -> str:
         return "the problem is not well posed: no condition says what u is at the lower end of t; add sapm.Initial(g)."
     if ("t", "t") in keys and "t+" not in covered and not any(isinstance(c, InitialVelocity) for c in stated):
         return f"the problem is not well posed: it contains {called(('t', 't'))}; add sapm.InitialVelocity(g)."
-    round_and_round = {names[i] for c in problem.conditions if isinstance(c, Periodic) for i in c.indices(domain)}
-    bent = [name for name in names if (name, name) in keys and name != "t" and name not in round_and_round]
+    bent = [name for name in names if (name, name) in keys and name != "t" and name not in _around(problem)]
     met = {face for c in stated for face in problem.faces(c)}
     open_ = [
         f for f in domain.faces if f not in met and (of := stem(f)[:-1]) != "t" and (of in bent or (bent and of not in names))
     ]
-    if open_ and not (len(names) == 1 and twice):  # an ordinary equation may have all at one end
-        of = stem(open_[0])[:-1]
+    if open_ and not (len(names) == 1 and all(_often_told(told, i, names[0], names) > 1 for i in _bent(problem))):
+        of = stem(open_[0])[:-1]  # an ordinary equation may have all at one end
         by = called((of, of) if of in bent else (bent[0], bent[0]))
         return f"the problem may not be well posed: it contains {by}, and no condition is on {', '.join(open_)}; add one there."
-    if equation.parameters and not _more_than_needed(problem, covered):
+    if equation.parameters and not _more_than_needed(problem, told):
         wanted = ", ".join(equation.parameters)
         return f"nothing may determine {wanted}: no value of u is known beyond what the equation needs; add sapm.Observed(x, u)."
     return ""
 
 
-def _given_twice(problem: Any) -> set[str]:
-    """Faces on which both the value and the slope of a function are given."""
-    fields = problem.fields
-    pairs = [(c.about == "value", stem(f), i) for c in problem.stated for f in problem.faces(c) for i in c.meant(fields)]
-    slopes, values = ({(f, i) for value, f, i in pairs if value is wanted} for wanted in (False, True))
-    return {face for face, _ in slopes & values}
+Told = set[tuple[str, int, str]]
 
 
-def _named(problem: Any) -> set[int]:
-    """Functions that are other functions' derivatives by another name: an equation has them, and no derivative of them."""
-    keys = problem.equation.keys
-    if () not in keys:
-        return set()
-    used = np.any(problem.equation.slopes(problem.domain.points(8, 1)) != 0, axis=0)  # rows, keys, fields
-    alone = used[:, keys.index(())] & ~np.delete(used, keys.index(()), axis=1).any(1)
-    return set(np.flatnonzero(alone.any(0)).tolist())
+def _told(problem: Any) -> Told:
+    """(face, function, "value" or "slope") for all that conditions say."""
+    kinds = {True: "value", False: "slope"}
+    fields, faces = problem.fields, problem.faces
+    return {(stem(f), i, kinds[c.about == "value"]) for c in problem.stated for f in faces(c) for i in c.meant(fields)}
 
 
-def _more_than_needed(problem: Any, covered: set[str]) -> bool:
+def _around(problem: Any) -> set[str]:
+    return {problem.domain.names[i] for c in problem.conditions if isinstance(c, Periodic) for i in c.indices(problem.domain)}
+
+
+def _often_told(told: Told, i: int, along: str, names: tuple[str, ...]) -> int:
+    """How many conditions on function i there are at the ends of a coordinate; a curved face has two of every one."""
+    ends = [face[:-1] for face, of, _ in told if of == i]
+    return ends.count(along) + 2 * sum(end not in names for end in ends)
+
+
+def _bent(problem: Any) -> list[int]:
+    """Functions with second derivatives."""
+    if len(problem.fields) == 1:
+        return [0]
+    mine = problem.equation.keys_of_fields(problem.domain.points(8, 1))
+    return [i for i, keys in enumerate(mine) if any(len(key) == 2 for key in keys)]
+
+
+def _follows(problem: Any, i: int, told: Told) -> bool:
+    """Whether function i is another one's derivatives by another name, and that one is told as much as both together need.
+
+    An equation then has function i itself and no derivative of it, and of one other function, j, derivatives. With these in the
+    place of i the others are equations for j, of a higher order.
+    """
+    equation, names = problem.equation, problem.domain.names
+    keys, others = equation.keys, [j for j in range(len(problem.fields)) if j != i]
+    if () not in keys or not others:
+        return False
+    used = np.any(equation.slopes(problem.domain.points(8, 1)) != 0, axis=0)  # rows, keys, fields
+    order = lambda on, name: max((key.count(name) for key, is_on in zip(keys, on, strict=True) if is_on), default=0)  # noqa: E731
+    for row in used:
+        mine, by = row[:, i], [j for j in others if row[:, j].any()]
+        if not mine[keys.index(())] or mine.sum() > 1 or len(by) != 1:
+            continue
+        along = [name for name in names if name not in _around(problem)]
+        wanted = {name: order(used[:, :, i].any(0), name) + order(row[:, by[0]], name) for name in along}
+        if all(_often_told(told, by[0], name, names) >= count for name, count in wanted.items()):
+            return True
+    return False
+
+
+def _more_than_needed(problem: Any, told: Told) -> bool:
     """Whether faces have more data than the equation asks for, from which its parameters may follow."""
-    equation, domain, stated, fields = problem.equation, problem.domain, problem.stated, problem.fields
-    around = {name for c in problem.conditions if isinstance(c, Periodic) for name in c.coordinates}
-    if equation.rows > len(fields) or any(stem(f)[:-1] in around for c in stated for f in problem.faces(c)):
+    equation, domain, fields = problem.equation, problem.domain, problem.fields
+    if equation.rows > len(fields) or any(face[:-1] in _around(problem) for face, _, _ in told):
         return True
-    both = _given_twice(problem) - ({"t-"} if ("t", "t") in equation.keys else set())
-    values = {(stem(f), i) for c in stated if c.about == "value" for f in problem.faces(c) for i in c.meant(fields)}
+    both = {face for face, i, kind in told if kind == "slope" and (face, i, "value") in told}
+    both -= {"t-"} if ("t", "t") in equation.keys else set()
+    values = {(face, i) for face, i, kind in told if kind == "value"}
     twice = [
-        {f"{name}-", f"{name}+"} <= {f for f, of in values if of == i} and max(key.count(name) for key in mine) == 1
+        {(f"{name}-", i), (f"{name}+", i)} <= values and max(key.count(name) for key in mine) == 1
         for i, mine in enumerate(equation.keys_of_fields(domain.points(8, 1)))
         for name in domain.names
         if mine
     ]
-    return bool(both) or "t+" in covered or any(twice)
+    return bool(both) or any(face == "t+" for face, _ in values) or any(twice)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from sapm import checks, store
+from sapm.attempt import Progress
 from sapm.doubts import warn_of_doubts
 from sapm.foreign import Weights, checked, form_of
 from sapm.jet import Activation, float64
@@ -21,7 +22,7 @@ from sapm.plan import plan
 from sapm.result import Result, solution
 from sapm.samples import Samples, network_of
 from sapm.solution import Solution
-from sapm.solver import Progress, execute
+from sapm.solver import execute
 
 LOSSES = ("mean_squared_loss", "validation_loss")
 _loss = jax.jit(mean_square)

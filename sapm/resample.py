@@ -262,7 +262,7 @@ def compared(run: Run, samples: Samples, config: dict) -> tuple[Run, dict]:
     """The run with what its seeds are ranked by where they stand for different points, so that their losses cannot be compared:
     the true loss with the residual at the test points. And the configuration of a file, which has it too."""
     alive = [chosen for chosen, status in zip(run.chosen.tolist(), run.status, strict=True) if status not in LOST]
-    if samples.held is None or len(set(alive)) < 2:
+    if samples.held is None or len(set(alive)) < 2 or config["points"] is not None:  # they are the first ones still
         return run, config
     terms, weights = (samples.held, *samples.terms[1:]), weights_of(run, samples, config)
     found = [float(_loss(network_of(samples, w, run.method.sigma), terms)) for w in weights]

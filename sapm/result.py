@@ -174,7 +174,7 @@ class Result:
             order = [j for j in self.run.ranking if j != i and self.run.status[j] not in LOST]
             x = samples.test.get("x")
             apart = relative_error(self.seeds[order[0]](x), u(x)) if order and x is not None else None
-            loss = self.run.final("loss")  # by which they are ranked
+            loss = self.run.final("loss") if self.run.scores is None else self.run.scores  # by which they are ranked
             residual = self.table[i]["train_error"] or 0.0
             worse = float(loss[order[0]] / max(loss[i], 1e-300)) if order else 1.0
             given, points = isinstance(self.problem, PDE), len(terms[0].y)

@@ -70,7 +70,7 @@ class Solution:
     frame: tuple[np.ndarray, np.ndarray] | None = None  # center and half the width of the domain, where there is one
 
     def __getattr__(self, name: str):
-        if name.startswith("_"):  # a copy in the making has no fields yet
+        if name.startswith("_") or "fields" not in vars(self):  # a copy in the making has no fields yet
             raise AttributeError(name)
         if name not in self.fields:
             how = " It is a function: u(t=0.5, x=xs), or u(points)." if name in CALLED else nearest(name, self.fields)

@@ -124,6 +124,7 @@ def _settings(config: dict, seeds: int, need: Callable) -> None:
     config["options"] = resolve_options(config["method"], config["options"])
     need(isinstance(config.get("choice", ""), str), f"its choice is {brief(config.get('choice'))}")
     need(config.get("second", True) is True, f"its second is {brief(config.get('second'))}")
+    need("second" not in config or "stage" in config, "it does not say which part of the time its second attempt has come to")
     need(_words(config.get("doubts", [])), f"its doubts are {brief(config.get('doubts'))}")
 
 

@@ -34,6 +34,7 @@ def compare(depth, sweeps, seeds):
     return results["sapm"].history["loss"][:, -1], pm.final("mean_squared_loss") / pm.final("loss")
 
 
+@pytest.mark.slow
 def test_consistency():
     """A short run of depth 6 already shows it: SAPM's loss bounds the true one, PM's does not."""
     loss, pm_ratio = compare(6, 200, 6)

@@ -41,6 +41,7 @@ def task_of(case):
     return Task(case)
 
 
+@pytest.mark.slow_cases("burgers-tanh-3x4", "function_1d-tanh-3x4", "poisson_2d-sin-3x4", "transport_1d-sin-3x4")
 @pytest.mark.parametrize("case", [TINY, FLOW, PLATE, SHOCK], ids=lambda case: case.name)
 def test_peers_minimise_the_true_loss(case):
     """Σ residual² is the engine's true loss; the weights of track A are those that `sapm.solve` starts from."""
@@ -57,6 +58,15 @@ def test_peers_minimise_the_true_loss(case):
             assert np.array_equal(ours[0], theirs[0]) and np.array_equal(ours[1], theirs[1])
 
 
+@pytest.mark.slow_cases(
+    "adam-lbfgs",
+    "optimistix-bfgs",
+    "optimistix-lbfgs",
+    "optimistix-lm",
+    "optimistix-lm-cholesky",
+    "scipy-bfgs",
+    "scipy-least-squares",
+)
 @pytest.mark.parametrize("name", [e.name for e in ENTRIES.values() if e.group == "peer" and e.name != "deepxde"])
 def test_every_peer_lowers_the_loss(name):
     if ENTRIES[name].needs:
@@ -70,6 +80,7 @@ def test_every_peer_lowers_the_loss(name):
     assert [t for t, _, _ in cell["trace"]] == sorted(t for t, _, _ in cell["trace"])
 
 
+@pytest.mark.slow
 def test_levenberg_marquardt_takes_our_step():
     """optimistix damps by λ = 1/step size, which starts at 1: our plain step with ν = 1, and the same for other λ."""
     optimistix = pytest.importorskip("optimistix")
@@ -93,6 +104,7 @@ def test_levenberg_marquardt_takes_our_step():
     assert np.allclose(state.y_eval, y + step, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_rows_without_training():
     """Features: the operator acts on them exactly. Constant, affine and interpolation: as NumPy has them."""
     flow, curve = task_of(FLOW), task_of(TINY)
@@ -142,6 +154,7 @@ def run(out, **more):
     return rows, said
 
 
+@pytest.mark.slow
 def test_a_cell_is_made_once(tmp_path):
     """Processes make the cells; those that are there are left alone; other budgets and other folders are refused."""
     out = tmp_path / "b"

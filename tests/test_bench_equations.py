@@ -40,6 +40,7 @@ def test_cases():
     assert ("B", "deepxde") not in CASES["transport_1d-sin-6x10"].rows()
 
 
+@pytest.mark.slow
 def test_random_features_of_second_order(tmp_path):
     """The operator acts on them exactly; nonlinear equations are refused. The page has a section and a figure for an equation."""
     case = replace(small("poisson_2d"), depth=4, width=32, points=200, boundary_points=100, seconds=60.0)
@@ -114,6 +115,7 @@ def deepxde(*names):
     return said, cell
 
 
+@pytest.mark.slow
 def test_deepxde():
     """It has the same residual of the same network, and the same data. Training lowers the loss, and ends in time."""
     said, cell = deepxde("allen_cahn")

@@ -53,6 +53,7 @@ def test_help_is_light():
     assert json.loads(call("info", "--json").output)["version"] == sapm.__version__
 
 
+@pytest.mark.slow
 def test_run_resume_report_predict_export(tmp_path, monkeypatch):
     """A run in a folder, continued, reported, evaluated at points from a file and written in four formats."""
     out = tmp_path / "b[/a] :smile:"  # nothing in a path is markup
@@ -108,6 +109,7 @@ def test_torch():
     assert np.allclose(u.to_torch()(torch.tensor(x[:, None])).detach().numpy()[:, 0], u(x=x), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_own_problem_and_several_models(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     spec = f"{tmp_path / 'mine.py'}:problem"
@@ -128,6 +130,7 @@ def test_own_problem_and_several_models(tmp_path):
         assert sentence in call("run", bad, code=2).stderr
 
 
+@pytest.mark.slow
 def test_models_alike_and_the_papers_budgets(monkeypatch):
     """Two models that "auto" trains alike are warned of; a thousand iterations are for the paper's own methods."""
     asked, found = ("run", "transport_1d", *SMALL, "--json"), []
@@ -176,6 +179,7 @@ def test_refusals(arguments, sentence, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_read_only_folder_is_refused(tmp_path):
     """Nowhere to write: one sentence."""
     (tmp_path / "file").write_text("")
@@ -183,6 +187,7 @@ def test_a_read_only_folder_is_refused(tmp_path):
     assert call("run", "transport_1d", *SMALL, "--out", tmp_path / "file" / "run", code=2).stderr.startswith("sapm: ")
 
 
+@pytest.mark.slow
 def test_interrupt_ends_a_series(tmp_path, monkeypatch):
     """Ctrl-C stops several runs and the demonstration at once; resume continues what was begun and starts the rest."""
     (tmp_path / "mine.py").write_text(MINE)
@@ -223,6 +228,7 @@ def test_output_that_nobody_reads_and_numbers_without_a_name():
         assert checks.expected(error) and "the memory is not enough" in checks.sentence(error)
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_the_run(tmp_path):
     """Ctrl-C: exit code 130, the state saved, the command to continue with."""
     out = tmp_path / "run"
@@ -245,6 +251,7 @@ problem = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - u.xx, [start
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("always:the error could not be estimated")
 def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     """The run is over, and its table is shown; so it is when Ctrl-C ends the run, without an estimate."""

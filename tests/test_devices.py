@@ -50,6 +50,7 @@ def mesh(seeds: int, samples: int) -> Mesh:
 QUICK = ("sweeps", "dual")
 
 
+@pytest.mark.slow_cases("dual")
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in METHODS])
 def test_one_device_equals_several(kind, monkeypatch):
     """53 samples on 2 × 4 devices: the history and the states of one device, up to the order of summation."""
@@ -86,6 +87,7 @@ def test_only_sums_cross_and_they_do_not_grow_with_the_samples(terms):
     assert few["all-reduce"] < 8 * 20 * (6 + 1) ** 2 * depth
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_devices(tmp_path):
     problem = sapm.Regression(np.linspace(-1, 1, 21), np.sin(3 * np.linspace(-1, 1, 21)))
     given = {"depth": 3, "width": 4, "method": "alternating", "seeds": 2, "progress": False}

@@ -75,6 +75,7 @@ def quick(monkeypatch, tmp_path):
     plt.close("all")
 
 
+@pytest.mark.slow_cases("2_transport")
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_run_and_draw(tutorial, quick):
     if tutorial.stem == "6_torch":
@@ -117,6 +118,7 @@ def test_what_the_tutorials_suggest_can_be_stated():
 # ---------------------------------------------------------------- examples
 
 
+@pytest.mark.slow_cases("index.md")
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=lambda page: page.name)
 def test_the_first_examples_run(page, tmp_path, monkeypatch):
     """The Python of README.md and of the start page, as printed, with a smaller network and a few steps."""
@@ -132,6 +134,7 @@ def test_the_first_examples_run(page, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == written
 
 
+@pytest.mark.slow
 def test_one_interval_of_time_after_the_other(monkeypatch):
     """docs/choosing.md, as printed: logistic growth up to t = 10."""
     solve = sapm.solve

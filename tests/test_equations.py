@@ -77,6 +77,7 @@ def test_a_nonlinear_equation_stated_anew_is_the_same_program():
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.slow_cases("bent", "rod", "string")
 @pytest.mark.parametrize("make", [rod, string, bent])
 def test_solved_as_it_is_typed(make):
     """With all defaults but the size: Gauss-Newton straight on the true loss, and the summary says so."""
@@ -91,6 +92,7 @@ def test_solved_as_it_is_typed(make):
     assert row["test_residual"] == pytest.approx(np.sqrt(np.mean(np.asarray(own) ** 2)), rel=1e-6)
 
 
+@pytest.mark.slow_cases("adam", "lbfgs")
 @pytest.mark.parametrize("method", ["lbfgs", "adam", "gd"])
 def test_descent_on_the_true_loss(method):
     options = {} if method == "lbfgs" else {"learning_rate": 1e-3}
@@ -98,6 +100,7 @@ def test_descent_on_the_true_loss(method):
     assert np.all(np.diff(result.history["loss"]) < 0) and result.config["init"] == ("paper" if method == "gd" else "xavier")
 
 
+@pytest.mark.slow
 def test_too_large_for_gauss_newton():
     """Then it is L-BFGS, on the true loss for an equation that the paper's sweeps do not know; sweeps for one that they do."""
     size = {"rows": 10**5, "tangents": 10**5, "widths": [2, 100, 100, 1], "held_out": False}
@@ -110,6 +113,7 @@ def test_too_large_for_gauss_newton():
     assert [(c["model"], c["method"]) for c in chosen] == [("ls", "lbfgs"), ("sapm", "alternating")]
 
 
+@pytest.mark.slow
 def test_conditions_are_weighed_alike():
     """Two boundary terms, mu/N for each point of either; normals point outwards, on corners that of the first face named."""
     conditions = [
@@ -143,6 +147,7 @@ def test_what_is_left_open_is_said(residual, conditions, sentence):
         sapm.PDE(SQUARE, residual, conditions)
 
 
+@pytest.mark.slow
 def test_characteristics_with_a_reaction():
     """u_t - (t+x+1.5) u_x + (1 + x) u = f: the datum counts by a factor along the characteristic."""
 
@@ -160,6 +165,7 @@ def test_characteristics_with_a_reaction():
         sapm.solve(rod(), **TINY, max_iter=0).reference_error()
 
 
+@pytest.mark.slow
 def test_nonlinear_files_ask_for_the_problem(tmp_path):
     """Bit for bit as if it had never stopped; another residual, or none, is refused."""
     whole = sapm.solve(bent(), **TINY, max_iter=8)
@@ -187,6 +193,7 @@ def test_nonlinear_terms_of_first_order_are_stored_whole():
     assert all(np.array_equal(a, arrays[name]) for name, a in to_arrays(back).items()) and back.held.channels == 1
 
 
+@pytest.mark.slow
 def test_second_order_files_need_no_code(tmp_path):
     whole = sapm.solve(rod(), **TINY, max_iter=8)
     sapm.solve(rod(), **TINY, max_iter=3).save(tmp_path / "a.sapm")
@@ -206,6 +213,7 @@ def test_a_function_called_like_a_coordinate():
         sapm.PDE(box, lambda t, v, u: u.t, [sapm.Initial(1.0)])
 
 
+@pytest.mark.slow
 def test_the_estimate_sees_fine_detail_along_a_line():
     """60 oscillations that the network has none of: points on a line are close enough to tell them apart."""
     wave = lambda p: p.x + 0.1 * jnp.sin(400 * p.x)  # noqa: E731

@@ -36,6 +36,7 @@ def data(n=60, outputs=1, noise=0.0):
 SMALL = {"depth": 3, "width": 8, "max_iter": 60}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore:the network is no better")
 def test_conformance():
@@ -60,6 +61,7 @@ def test_two_outputs_pipeline_search_and_files(tmp_path):
     assert not hasattr(clone(best), "result_") and again.n_iter_ >= 1 and len(again.loss_curve_) == len(again.validation_curve_)
 
 
+@pytest.mark.slow
 def test_frames_scaling_and_names():
     """Column names are kept; physical units make no difference."""
     import pandas as pd
@@ -86,6 +88,7 @@ def test_noise_is_not_interpolated():
     assert error[0] < 0.7 * error[1]
 
 
+@pytest.mark.slow
 def test_starts_and_warm_start():
     """n_init networks side by side, the best kept; a warm start goes on from the last network."""
     X, y = data()
@@ -103,6 +106,7 @@ def test_starts_and_warm_start():
     assert not np.isin(other.result_.history["loss"][:, 0], first[:, 0]).any()
 
 
+@pytest.mark.slow
 def test_fits_of_many_sizes_share_programs():
     """Samples and inputs are padded to buckets: these fits need one program."""
     groups.chunk.clear_cache()
@@ -112,6 +116,7 @@ def test_fits_of_many_sizes_share_programs():
     assert groups.chunk._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing():
     """The padded problem is the problem: same loss, same network, to rounding."""
     X, y = data(20)
@@ -181,6 +186,7 @@ def test_default_is_not_behind(capsys):
             assert scores["SAPM"] > max(scores.values()) - 0.03
 
 
+@pytest.mark.slow
 def test_an_even_function_is_learnt():
     """Where a large penalty, or sweeps from a random start, end at the mean of the targets."""
     x = np.random.default_rng(0).uniform(-2, 2, (100, 1))
@@ -206,6 +212,7 @@ def test_an_interrupt_ends_all_penalties(monkeypatch):
     assert model.fit(x, x[:, 0]).score(x, x[:, 0]) > 0.9  # from there, with a width that is NumPy's
 
 
+@pytest.mark.slow
 def test_no_better_than_the_mean_is_said():
     draw = np.random.default_rng(0)
     with pytest.warns(UserWarning, match="no better than the mean of y on the part that was set aside"):

@@ -78,6 +78,7 @@ def random_point(method, start="uniform"):
     return start_point(jax.random.fold_in(KEY, 2), method.objective, network, start)
 
 
+@pytest.mark.slow_cases("along the flow", "boundary first", "nonlinear", "one output", "second order", "transport", "two outputs")
 @pytest.mark.parametrize("name", [*CASES, *GENERAL])
 def test_the_jacobian_and_what_stands_for_it(name, monkeypatch):
     """On the forward pass, J̃ is the derivative of the weighted residuals; K, J̃ δθ and J̃ᵀ v are made from its factors."""
@@ -134,6 +135,16 @@ LIFTED = [*((name, "sapm") for name in (*CASES, "second order")), ("two outputs"
 LIFTED += [pytest.param(*case, marks=pytest.mark.slow) for case in (("nonlinear", "sapm"), ("second order", "pm"))]
 
 
+@pytest.mark.slow_cases(
+    "along the flow-sapm",
+    "boundary first-sapm",
+    "one output-sapm",
+    "second order-sapm",
+    "transport-pm",
+    "transport-sapm",
+    "two outputs-pm",
+    "two outputs-sapm",
+)
 @pytest.mark.parametrize(("name", "model"), LIFTED)
 def test_lifted_step_is_the_minimiser_over_all_variables(name, model):
     """The linearised penalty loss, ω held, damping on the weights alone: a dense solve over weights and auxiliary variables."""
@@ -178,6 +189,7 @@ def test_no_matrix_is_made_where_none_fits():
     assert choose_algebra(10**5, 0, (10, 300, 300, 1)) == "free"
 
 
+@pytest.mark.slow
 def test_a_lifted_phase_that_made_it_worse_is_undone():
     method = make("one output", lifted=2)
     method = replace(method, objective=replace(method.objective, l2=None))
@@ -199,6 +211,7 @@ def test_it_says_when_it_has_converged():
     assert run.final("mean_squared_loss").max() < 1e-28
 
 
+@pytest.mark.slow_cases("one output-pm", "one output-sapm", "transport-ls", "transport-sapm")
 @pytest.mark.parametrize(
     ("name", "model"), [("one output", "pm"), ("one output", "sapm"), ("transport", "ls"), ("transport", "sapm")]
 )
@@ -214,6 +227,7 @@ def test_descent(name, model):
     assert model != "sapm" or np.all(run.history["bound_ratio"] <= 1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_l2_ends_at_a_stationary_point():
     obj = objective(regression(), 3, "ls", l2=1e-3)
     run = train(gauss_newton(obj, (2, 4, 4, 1), "tanh"), 400, 2)
@@ -222,6 +236,7 @@ def test_l2_ends_at_a_stationary_point():
     assert np.abs(gradient).max() < 1e-6 and np.all(np.diff(run.history["loss"]) <= 0)
 
 
+@pytest.mark.slow
 def test_directional_terms_have_the_same_residual_and_a_bound_of_their_own():
     """One tangent along c gives the true loss of one per coordinate; its bound holds at random points."""
     full = transport(40)
@@ -245,6 +260,7 @@ def test_directional_terms_have_the_same_residual_and_a_bound_of_their_own():
     assert all(np.all(true <= constant * loss) for loss in actual)
 
 
+@pytest.mark.slow
 def test_deep_and_shallow_networks():
     """With and without a run of equal layers, and with inputs as wide as the layers."""
     x = jax.random.uniform(KEY, (12, 3))
@@ -254,6 +270,7 @@ def test_deep_and_shallow_networks():
         assert run.history["mean_squared_loss"][0, -1] < 1e-2 * run.history["mean_squared_loss"][0, 0]
 
 
+@pytest.mark.slow
 def test_far_below_descent():
     """sin(x²), (10,10) tanh: a hundred steps end far below 1e-9, where L-BFGS needs thousands to get to 1e-6."""
     x = jnp.linspace(-1, 1, 100)
@@ -263,6 +280,7 @@ def test_far_below_descent():
     assert np.all(run.final("mean_squared_loss") < 1e-10)
 
 
+@pytest.mark.slow
 def test_a_point_without_tangents_stays_free():
     """Where the tangents are zero the self-adaptive weight is too: the step must stay finite."""
     method = make("transport")

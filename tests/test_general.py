@@ -44,6 +44,7 @@ def test_the_constants_of_the_second_derivative(sigma):
 FEW = {"reaction": ["tanh"], "second": ["sin", "sigmoid"], "laplace": ["softplus"], "nonlinear": ["tanh"]}
 
 
+@pytest.mark.slow_cases("nonlinear-tanh")
 @pytest.mark.parametrize(
     ("name", "sigma"),
     [(n, s) if s in FEW[n] else pytest.param(n, s, marks=pytest.mark.slow) for n in TERMS for s in SMOOTH],
@@ -106,6 +107,7 @@ def closed(kind: str, l: int, name: str, model: str, depth: int) -> bool:
 DEEP = [*((name, "sapm", (2, 3, 3, 1)) for name in TERMS), ("laplace", "pm", (2, 4, 3, 1)), ("second", "sapm", (2, 3, 1))]
 
 
+@pytest.mark.slow_cases("nonlinear-sapm-widths0")
 @pytest.mark.parametrize(
     ("name", "model", "widths"),
     [("nonlinear", "sapm", (2, 3, 1)), *(pytest.param(*case, marks=pytest.mark.slow) for case in DEEP)],
@@ -148,6 +150,7 @@ RUNS = [
 BY_DEFAULT = [("poisson_2d", "sapm", "alternating")]
 
 
+@pytest.mark.slow_cases("poisson_2d-sapm-alternating")
 @pytest.mark.parametrize(
     ("name", "model", "method"), [run if run in BY_DEFAULT else pytest.param(*run, marks=pytest.mark.slow) for run in RUNS]
 )
@@ -166,6 +169,7 @@ def test_textbook_problems_by_separated_layers(name, model, method):
     assert np.all(np.isnan(ratio)) if name == "nonlinear_poisson" else np.all(ratio <= 1)
 
 
+@pytest.mark.slow
 def test_units_of_a_nonlinear_problem():
     """Its right side is what the residual is at u = 0; the data at the boundary are the rounding of sin π."""
     assert 0.1 < PROBLEMS["nonlinear_poisson"].make().samples(30, 12, 0).scaling.size < 10

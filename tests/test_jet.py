@@ -80,6 +80,7 @@ def test_network_jets_equal_jvp(seed, shape):
         assert np.max(np.abs(jet.tangents[:, i] - tangent)) < 1e-12 * (1 + np.max(np.abs(tangent)))
 
 
+@pytest.mark.slow
 def test_own_activation():
     """Any elementwise JAX function trains; it has derivatives but no constants."""
     sigma = activation(jax.nn.gelu)

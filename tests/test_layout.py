@@ -64,6 +64,7 @@ ORDER = [
     "sapm.checks",
     "sapm.doubts",
     "sapm.plan",
+    "sapm.attempt",
     "sapm.solver",
     "sapm.refiner",
     "sapm.estimator",

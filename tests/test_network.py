@@ -78,6 +78,7 @@ def test_inputs_widened_and_back():
         assert np.array_equal(W, V) and np.array_equal(b, c)
 
 
+@pytest.mark.slow_cases("uniform")
 @pytest.mark.parametrize("start", ["uniform", "forward", "noise"])
 def test_starts(start):
     """U(-1, 1); the forward pass; the forward pass and a little more. The same for a seed whatever runs beside it."""

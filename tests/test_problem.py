@@ -45,6 +45,7 @@ def test_ball_points_are_uniform():
     assert np.allclose(np.linalg.norm(surface, axis=1), 2) and ball.on_face("surface", surface).all()
 
 
+@pytest.mark.slow
 def test_equation_is_read_off_exactly():
     """c and f to the last bit, whatever way the residual is written."""
     pde = transport()
@@ -65,6 +66,7 @@ def test_equation_is_read_off_exactly():
         assert np.allclose([other.equation.pointwise()(row) for row in x[:5]], np.c_[c, 0 * f, f][:5], atol=1e-15)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-3, 3), min_size=4, max_size=4))
 def test_any_linear_residual(numbers):
     a, b, q, r = numbers
@@ -101,6 +103,7 @@ def test_conditions_share_one_term():
     assert np.array_equal(np.asarray(pde.samples(10, 8, 0).terms[1].x.value)[-2:], given)
 
 
+@pytest.mark.slow_cases("rotation")
 @pytest.mark.parametrize("make", [transport, rotation])
 def test_reference_equals_exact(make):
     """One ODE along each characteristic gives the solution without `exact`."""
@@ -118,6 +121,7 @@ def test_ill_posed_is_said():
     assert steady.ill_posed == "" and len(steady.samples(20, 10, 5).terms[1].y) == 10
 
 
+@pytest.mark.slow
 def test_ill_posed_rotation_is_said():
     with pytest.warns(UserWarning, match="never reaches the boundary"):
         sapm.PDE(sapm.Ball(2), lambda p, u: -p.x2 * u.x1 + p.x1 * u.x2, [sapm.Dirichlet(lambda p: p.x1)])
@@ -130,6 +134,7 @@ def test_functions_may_branch_and_have_several_outputs():
     assert rotation().equation.traced and turned.__name__ == "turned"
 
 
+@pytest.mark.slow
 def test_terms_of_a_small_region_are_seen():
     """A term that is absent at the probed points is seen where it appears, or refused; so are products of three."""
 
@@ -164,6 +169,7 @@ def test_boundaries_of_one_dimension_and_corners():
         transport(conditions=[sapm.Initial(wave), sapm.Inflow(wave, points=[[0.5, -1]])])
 
 
+@pytest.mark.slow
 def test_characteristics_in_physical_units():
     """A day by a micrometre: the tolerance is by coordinate. A fast rotation is well posed however often it turns."""
     T, L = 86400.0, 1e-6
@@ -241,6 +247,7 @@ def test_corners_and_a_time_by_another_name_are_doubted():
     assert [text.partition(",")[0] for text in said(late)] == ["time is the coordinate that is called t"]
 
 
+@pytest.mark.slow
 def test_many_turns_are_not_followed_to_their_end(monkeypatch):
     """Stating a problem whose characteristics go round 5000 times takes as many steps as one of 500 turns."""
     steps, follow = [0], characteristics.solve_ivp

@@ -17,6 +17,7 @@ from sapm.work import point_of, prepare
 TOLERANCE = 1e-12
 
 
+@pytest.mark.slow_cases("pm-pde-sin-2x4x4x4x4x1")
 @pytest.mark.parametrize("config", CONFIGS, ids=name)
 def test_losses_weights_and_ridges(config):
     obj = random_objective(config, 0)
@@ -50,6 +51,18 @@ SWEEPS = [(config, {}) for config in SAPM + PM]
 SWEEPS += [(config, {"joint": True}) for config in (SAPM[1], SAPM[5])] + [(SAPM[4], {"shared": True})]
 
 
+@pytest.mark.slow_cases(
+    "pm-pde-sin-2x4x1",
+    "pm-pde-sin-2x4x4x4x4x1",
+    "pm-pde-tanh-2x4x3x1",
+    "pm-value-sin-3x3x3x3x3x3x3x3x3x3x3x3x3x3x3x2",
+    "sapm-pde-relu-2x3x3x3x1",
+    "sapm-pde-sigmoid-3x4x4x4x4x1",
+    "sapm-pde-sin-2x4x4x4x4x1",
+    "sapm-pde-tanh-2x4x3x1",
+    "sapm-pde-tanh-2x4x3x1-joint",
+    "sapm-value-sin-3x3x3x3x3x3x3x3x3x3x3x3x3x3x3x2",
+)
 @pytest.mark.parametrize(("config", "options"), SWEEPS, ids=["-".join((name(c), *options)) for c, options in SWEEPS])
 def test_sweeps(config, options):
     """A full sweep of Algorithm 1 or 2 by the program that `train` runs (loops over equal layers included)."""
@@ -101,6 +114,7 @@ def test_printed_constants(config):
         assert worst * c.shape[1] * L * (L + 1) == pytest.approx(printed)
 
 
+@pytest.mark.slow_cases("False", "True")
 @pytest.mark.parametrize("upwards", [False, True])
 def test_looped_and_separate_layers_agree(upwards):
     """One program for all equal layers gives what layer by layer gives, in either direction."""

@@ -22,6 +22,7 @@ def at(problem):
     return lambda row: jnp.asarray(problem.exact(sapm.domain.Coordinates(names, row))).reshape(())
 
 
+@pytest.mark.slow_cases("advection_diffusion", "allen_cahn", "burgers", "poisson_2d", "poisson_5d")
 @pytest.mark.parametrize("name", [name for name in textbook.PROBLEMS if name not in UNMATCHED])
 def test_answers_solve_their_problems(name):
     """The residual of the answer vanishes, and so does what the conditions leave over; the bench knows what it has."""
@@ -40,6 +41,7 @@ def test_answers_solve_their_problems(name):
             assert np.allclose(given, condition.datum(problem.domain, np.asarray(x))[:, 0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_functions_and_what_was_seen():
     problem = textbook.PROBLEMS["lotka_volterra"].make()
     t = jnp.linspace(0.0, 6.0, 50)
@@ -73,6 +75,7 @@ def test_burgers_in_sines():
     assert np.max(np.abs(on_a_grid("burgers", x) - wanted)) < 1e-6
 
 
+@pytest.mark.slow
 def test_allen_cahn_by_finite_differences():
     """On [0, 1], where u is even: central differences of second order, reflected at both ends."""
     n = 2000

@@ -103,6 +103,7 @@ def test_sklearn(dtype):
         assert foreign.form_of(estimator).sigma(estimator, [], None).name == ours
 
 
+@pytest.mark.slow
 def test_equinox():
     found = check(mlp(), lambda m: np.asarray(jax.vmap(m)(X[:, None]))[:, 0], 1e-4)
     assert {a.dtype for a in jax.tree.leaves(eqx.filter(found.network, eqx.is_array))} == {np.dtype("float32")}
@@ -112,6 +113,7 @@ def test_equinox():
         assert found.network.layers[0].weight.dtype == np.float64
 
 
+@pytest.mark.slow
 def test_equinox_activations_and_scan():
     """Built-in activations are recognised by their values, others are kept; layers stacked for a scan come back stacked."""
     for f, name in (

@@ -22,6 +22,7 @@ def bent():
     return sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + u.value**2 - 1, [sapm.Dirichlet(0)])
 
 
+@pytest.mark.slow
 def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     """A layer near x = 1: half of the points move there; cut and continued, the run has the same numbers."""
     exact = lambda p: jnp.tanh(100 * (p.x - 0.9))  # noqa: E731
@@ -41,6 +42,7 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     assert blind.history["iteration"].max() == 26 and sizes[0] <= sizes[1]  # by what the file has, not a worse one
 
 
+@pytest.mark.slow
 def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
     """Points that have become more: none is a test point, and the run can be read, continued and cut short with its problem."""
     monkeypatch.setattr(resample, "WORSE", 0.0)
@@ -56,6 +58,7 @@ def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_last_look(monkeypatch):
     """Then the last network is handed back as it is."""
     problem, settings = bent(), EVERY_2
@@ -124,6 +127,7 @@ def string():
     return sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + jnp.sin(3 * p.x), [sapm.Dirichlet(0)])
 
 
+@pytest.mark.slow
 def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_problem(tmp_path):
     """The last look at fresh points is in the checkpoint too."""
     whole = sapm.solve(string(), **EVERY_2, max_iter=5, out=tmp_path / "run")
@@ -134,6 +138,7 @@ def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_probl
     assert longer.table == sapm.solve(string(), **EVERY_2, max_iter=8).table
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_where_nothing_could_be_compared(tmp_path, monkeypatch):
     """Residuals that are not finite at fresh points: cut and continued, the last network stands for the run."""
     monkeypatch.setattr(resample, "harder", lambda *given: (None, [np.inf]))
@@ -153,6 +158,7 @@ def test_a_seed_that_was_lost_stands_for_nothing():
     assert Lowest.none(2).noted({"lowest": [0.5, 0.4]}) == {}
 
 
+@pytest.mark.slow
 def test_a_callback_that_stops_where_points_are_drawn():
     result = sapm.solve(string(), **EVERY_2, max_iter=8, on_record=lambda state: state.iteration == 4)
     assert result.run.status == ("stopped",) and result.history["iteration"].max() == 4
@@ -160,21 +166,22 @@ def test_a_callback_that_stops_where_points_are_drawn():
 
 def test_an_interrupt_when_training_is_over_loses_nothing(tmp_path, monkeypatch):
     """Such as a second Ctrl-C: what this call has reached is kept, not what it began with."""
-    from sapm import solver
+    from sapm import attempt
 
     sapm.solve(string(), **TINY, max_iter=5, out=tmp_path / "run", options={"resample": 0})
-    trained = solver.train
+    trained = attempt.train
 
     def cut(*given, **named):
         trained(*given, **named)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solver, "train", cut)
+    monkeypatch.setattr(attempt, "train", cut)
     result = sapm.resume(tmp_path / "run", max_iter=12, problem=string(), progress=False)
     assert result.run.status == ("interrupted",) and result.history["iteration"].max() == 12
     assert sapm.load(tmp_path / "run" / "checkpoint" / "latest.sapm").history["iteration"].max() == 12
 
 
+@pytest.mark.slow
 def test_no_more_points_than_a_step_can_take(monkeypatch):
     monkeypatch.setattr(resample, "WORSE", 0.0)
     monkeypatch.setattr(resample, "FAR", 0.0)
@@ -183,6 +190,7 @@ def test_no_more_points_than_a_step_can_take(monkeypatch):
     assert len(result.samples.terms[0].y) == 40
 
 
+@pytest.mark.slow
 def test_a_result_so_far_keeps_what_the_run_keeps(tmp_path):
     """A file that a callback saves is continued to the same end."""
     problem = sapm.PDE(sapm.Box(t=(0, 4)), lambda p, u: u.t + u.value**2 - jnp.sin(8 * p.t), [sapm.Initial(1.0)])

@@ -23,6 +23,7 @@ def transport(length=1.0, time=1.0, size=1.0, far=0.0):
     return sapm.PDE(box, residual, [sapm.Initial(value), sapm.Inflow(value)], value)
 
 
+@pytest.mark.slow
 def test_units_do_not_matter():
     small = {"points": 60, "boundary_points": 24, "test_points": 50, "seeds": 1, "max_iter": 12, "progress": False}
     one = sapm.solve(transport(), 4, 6, **small)
@@ -54,6 +55,7 @@ def test_the_loss_of_a_scaled_term_is_the_loss():
     assert np.allclose(directional(term).x.tangents[:, 0] * scaling.spread, samples.terms[0].c)
 
 
+@pytest.mark.slow
 def test_nonlinear_equations_in_other_units():
     """u_t + u u_x = u_xx / 2 in kilometres: the residual, in its own units, is that of the network in its own."""
     exact = lambda p: 500 * jnp.cos(p.x / 2000)  # noqa: E731
@@ -73,6 +75,7 @@ def test_nonlinear_equations_in_other_units():
     assert result.table[0]["mean_squared_loss"] == pytest.approx(loss, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_weight_of_the_boundary_is_the_strength_of_the_operator():
     """In units where inputs fill [-1, 1]: u_t + 30 u_x on [0, 1] × [0, 2π] is 2 u_s + (30/π) u_y."""
     problem = convection(30.0)
@@ -103,6 +106,7 @@ def test_samples_without_weight_do_not_set_the_units():
     assert scaling.size == 1.0 and scaling.spread[0] < 1.2
 
 
+@pytest.mark.slow
 def test_data_of_any_size():
     x = np.linspace(1e6, 1e6 + 5e3, 80)
     y = 1e-7 * np.sin((x - 1e6) / 800)

@@ -117,6 +117,7 @@ def test_every_kind_of_stop_empties_groups(small_groups):
     assert abs(bias[0]) > 1e-3 and abs(bias[1]) < 1e-12
 
 
+@pytest.mark.slow_cases("auto")
 @pytest.mark.parametrize("method", ["alternating", "auto"])
 def test_resume_with_dropped_seeds(tmp_path, small_groups, method):
     """Cut anywhere and continued: the numbers, statuses and reasons of a run that was not cut."""
@@ -170,6 +171,7 @@ def test_success_interval():
         result.success("a")
 
 
+@pytest.mark.slow
 def test_many_seeds_look_right(tmp_path):
     """The summary shows the best twenty, the table has all, the figure is a picture of bands, and the page is small."""
     result = solve(seeds=150, max_iter=4, survivors=10)

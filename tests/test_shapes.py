@@ -269,6 +269,7 @@ def heat():
 SMALL = {"seeds": 1, "points": 150, "boundary_points": 80, "test_points": 100, "progress": False}
 
 
+@pytest.mark.slow_cases("heat-15-3-0.7853981633974483")
 @pytest.mark.parametrize(
     ("make", "steps", "panels", "shown"),
     [(heat, 15, 3, np.pi / 4), pytest.param(poisson, 25, 1, 3 / 4, marks=pytest.mark.slow)],

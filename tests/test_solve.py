@@ -217,12 +217,13 @@ def test_ctrl_c_before_the_first_step_is_one_line(monkeypatch):
     def press(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sapm.solver.build", press)
+    monkeypatch.setattr("sapm.attempt.build", press)
     with pytest.raises(KeyboardInterrupt, match="interrupted before it had a result") as caught:
         sapm.solve(curve(), 2, 4, seeds=1)
     assert caught.value.__suppress_context__
 
 
+@pytest.mark.slow_cases("pm-lbfgs-lbfgs")
 @pytest.mark.parametrize(
     ("model", "method", "wanted"),
     [
@@ -240,6 +241,7 @@ def test_models_and_methods(model, method, wanted):
     assert result.certificate.holds is {"ls": True, "pm": None, "sapm": True}[model]
 
 
+@pytest.mark.slow
 def test_polish_lowers_the_true_loss():
     """Sweeps, then L-BFGS from the network they found: the actual loss is the true one from there on."""
     options = {"polish_after": 5}
@@ -272,6 +274,7 @@ def test_penalty_is_no_error():
     assert row["train_error"] == pytest.approx(row["test_error"], rel=1e-9) and row["loss"] > row["mean_squared_loss"]
 
 
+@pytest.mark.slow
 def test_pictures_where_the_answer_ends(tmp_path):
     """A target that is infinite at the end of its domain can be learned from inside, and shown."""
     problem = sapm.Function(sapm.Box(x=(-1, 1)), lambda p: jnp.log(1 - p.x))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sapm
-from sapm import resample, solver
+from sapm import attempt, resample, solver
 from sapm.plan import plan as planned
 from sapm.resample import early, evolves
 from sapm.solver import IN_SECOND, _failed
@@ -41,6 +41,7 @@ def test_what_begins_near_a_state_that_it_leaves_slowly_is_solved():
     assert whole.config["stage"][0] == 1 and whole.config["options"]["stages"] == 3 and whole.config["max_iter"] == 300
 
 
+@pytest.mark.slow
 def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
     """With the same numbers as if it had not been; its folder holds the second attempt alone."""
     monkeypatch.setattr("sapm.estimate.FEATURES", 200)
@@ -114,6 +115,7 @@ def test_where_there_is_a_second_attempt(monkeypatch):
     assert planned(growth(), options={"stages": 3})[0]["max_iter"] == 300
 
 
+@pytest.mark.slow
 def test_stages_end_in_time(monkeypatch):
     """After three looks the next one begins, solved or not."""
     monkeypatch.setattr(resample, "SOLVED", 0.0)
@@ -126,6 +128,7 @@ def test_stages_end_in_time(monkeypatch):
     assert shares[0] == 0.125 and sorted(set(shares)) == [0.125, 0.25, 0.5, 1.0] and shares == sorted(shares)
 
 
+@pytest.mark.slow
 def test_a_second_attempt_with_points_of_ones_own_to_test_at(monkeypatch):
     """They stay what they are. Ctrl-C before it has begun leaves the first, which is not lost."""
     monkeypatch.setattr("sapm.estimate.FEATURES", 200)
@@ -142,8 +145,8 @@ def test_a_second_attempt_with_points_of_ones_own_to_test_at(monkeypatch):
         runs.append(given[1])
         return train(*given, **named)
 
-    runs, train = [], solver.train
-    monkeypatch.setattr(solver, "train", pressed)
+    runs, train = [], attempt.train
+    monkeypatch.setattr(attempt, "train", pressed)
     first = sapm.solve(growth(), **own)
     assert "interrupted" not in first.run.status and first.run.cut == "interrupted in a second attempt; this is the first."
     assert "It was interrupted in a second attempt; this is the first." in str(first.summary())
@@ -173,13 +176,13 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
         patch.setattr(sapm.PDE, "samples", lambda *a, **n: pressed() if over else state(*a, **n))
         patch.setattr(solver, "_failed", lambda result, seconds: over.append(1) or True)
         assert cut(solve())
-    runs, train = [], solver.train
+    runs, train = [], attempt.train
     monkeypatch.setattr(
-        solver, "train", lambda *a, **n: pressed() if n["previous"] is None and runs else runs.append(1) or train(*a, **n)
+        attempt, "train", lambda *a, **n: pressed() if n["previous"] is None and runs else runs.append(1) or train(*a, **n)
     )
     assert cut(solve(out=tmp_path / "run"))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["interrupted"].startswith("interrupted")
-    monkeypatch.setattr(solver, "train", train)
+    monkeypatch.setattr(attempt, "train", train)
     kept = sapm.load(tmp_path / "run", growth())  # the file and its page say it too
     assert kept.run.cut == IN_SECOND and IN_SECOND in kept.report(tmp_path / "page.html").read_text()
     model = tmp_path / "run" / "model.sapm"  # its seeds had ended, as those of a first attempt do; then comes the second

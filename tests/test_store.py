@@ -18,7 +18,7 @@ from problems import SMALL, curve, transport
 from safetensors.numpy import save_file
 
 import sapm
-from sapm import solver, store
+from sapm import attempt, store
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow_cases("gauss-newton", "lifted", "polish", "sweeps")
 @pytest.mark.parametrize("name", RUNS)
 def test_resumed_equals_uninterrupted(name, tmp_path):
     """Cut at 13 iterations and again at 24, in a folder and in a file: the same numbers, and no problem's code is needed."""
@@ -111,6 +112,7 @@ def test_saved_and_loaded(tmp_path):
         sapm.load(tmp_path / "a.sapm", problem=other)
 
 
+@pytest.mark.slow
 def test_own_activation(tmp_path):
     """A function cannot be stored: it is asked for by name."""
 
@@ -258,12 +260,13 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from problems import curve
-import sapm, sapm.solver
-sapm.solver.CHECKPOINT_SECONDS = sapm.solver.CHECKPOINT_SHARE = 0
+import sapm, sapm.attempt
+sapm.attempt.CHECKPOINT_SECONDS = sapm.attempt.CHECKPOINT_SHARE = 0
 sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=100000, out={out!r}, progress=False)
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(tmp_path):
     """SIGKILL at any moment, even while a checkpoint is written: resume gives the uninterrupted run."""
     out = tmp_path / "run"
@@ -327,8 +330,8 @@ def test_full_disk(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         kept.append(file)
 
-    monkeypatch.setattr(solver, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(solver, "CHECKPOINT_SHARE", 0)
+    monkeypatch.setattr(attempt, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "CHECKPOINT_SHARE", 0)
     with monkeypatch.context() as disk:
         disk.setattr(store.os, "fsync", full)
         with pytest.raises(OSError, match=r"what was written before is kept.*latest.sapm"):

@@ -37,6 +37,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_cases("pm", "pm-joint", "sapm-joint", "sapm-l2-scaled")
 @pytest.mark.parametrize(("model", "width", "chunks", "options"), CASES.values(), ids=CASES)
 def test_chunks_equal_the_whole(model, width, chunks, options):
     """The auxiliary variables, the weights and both losses after a sweep, for two seeds, with weights for the samples."""
@@ -65,6 +66,7 @@ def test_chunks_equal_the_whole(model, width, chunks, options):
                 assert max(relative(W, V), relative(b, c)) < 1e-10
 
 
+@pytest.mark.slow
 def test_one_program_per_shape():
     """Chunks, also the last and shorter one, and layers of like shape share their programs; a second run compiles nothing."""
     problem = sapm.Regression(*data(100))
@@ -77,6 +79,7 @@ def test_one_program_per_shape():
     assert a_chunk._cache_size() == counted
 
 
+@pytest.mark.slow
 def test_a_result_like_any_other(tmp_path, monkeypatch):
     """From memory maps of other types: losses are those of all samples; saved, loaded, drawn; the state is gone at the end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
@@ -177,7 +180,7 @@ class Cut(BaseException):
 @pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["a checkpoint after every pass", "the first checkpoint only"])
 def test_cut_off_and_resumed(seconds, tmp_path, monkeypatch):
     """Wherever it is cut off, in a pass or by Ctrl-C, it goes on to the numbers of a run that was not."""
-    monkeypatch.setattr("sapm.solver.CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr("sapm.attempt.CHECKPOINT_SECONDS", seconds)
     problem, more = on_disk(tmp_path), {"options": {"chunk": 30}, "seeds": 2, "method": "alternating"}
     written, out = stream.Files.write, {"out": tmp_path / "run"}
     ended: list = []
@@ -219,9 +222,9 @@ def test_cut_off_and_resumed(seconds, tmp_path, monkeypatch):
 
 SCRIPT = """
 import sys, time, numpy as np, sapm
-from sapm import solver, stream
-solver.CHECKPOINT_SECONDS = 0.0
-solver.CHECKPOINT_SHARE = int(sys.argv[2])
+from sapm import attempt, stream
+attempt.CHECKPOINT_SECONDS = 0.0
+attempt.CHECKPOINT_SHARE = int(sys.argv[2])
 X, Y = (np.load(f"{sys.argv[1]}/{name}.npy", mmap_mode="r") for name in "XY")
 quick = stream.Files.write
 stream.Files.write = lambda *args: (time.sleep(0.003), quick(*args))

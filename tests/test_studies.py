@@ -62,6 +62,7 @@ def check_page(page, tables, figures, folder):
 TINY = {"sizes": ((6, 10),), "seeds": 2, "max_iter": 3, "points": 20, "boundary_points": 10, "test_points": 10}
 
 
+@pytest.mark.slow
 def test_reproduction(tmp_path, monkeypatch):
     """All runs of a (tiny) reproduction, its tables and figures; a second call runs nothing again; another plan is refused."""
     monkeypatch.setitem(reproduce.QUICK, "transport_1d", TINY)

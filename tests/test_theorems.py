@@ -68,6 +68,7 @@ def test_theorem_3_needs_its_zeroth_powers():
     assert found is not None and found.bound > 1.5 * found.printed
 
 
+@pytest.mark.slow_cases("sapm-pde-sin-2x4x4x4x4x1", "sapm-value-tanh-2x5x3x2")
 @pytest.mark.parametrize("config", [SAPM[1], SAPM[6]], ids=name)
 def test_bound_along_runs(config):
     obj = random_objective(config, 0, weighted=False)

@@ -34,6 +34,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow_cases("pinn")
 @pytest.mark.parametrize("kind", METHODS)
 def test_seeds_together_equal_seeds_apart(kind, monkeypatch):
     """Vmapped, in batches, or alone: 1e-12 apart after one sweep, from the same start bit for bit."""
@@ -66,6 +67,7 @@ class Faulty(Alternating):
         return state
 
 
+@pytest.mark.slow
 def test_a_failing_seed_harms_no_other():
     """It is named with block and iteration and keeps its last finite state; the others run as if it were not there."""
     plain = METHODS["alternating"]()
@@ -113,6 +115,7 @@ def test_one_compilation_per_method_and_shape(monkeypatch):
     assert groups.chunk._cache_size() == 3
 
 
+@pytest.mark.slow_cases("lbfgs-ls")
 @pytest.mark.parametrize(("name", "model"), [("gd", "ls"), ("adam", "ls"), ("lbfgs", "ls"), ("adam", "sapm"), ("gd", "pm")])
 def test_descent_lowers_every_loss(name, model):
     obj = objective([regression()], 3, model)
@@ -126,6 +129,7 @@ def test_descent_lowers_every_loss(name, model):
         assert np.all(result.history["bound_ratio"] == 1)
 
 
+@pytest.mark.slow
 def test_weights_per_sample_and_one_input():
     """Equal weights given one by one are the same problem; a single input may be given as a plain vector."""
     x = np.linspace(-1, 1, 20)
@@ -147,6 +151,7 @@ def test_old_states_are_freed():
     assert len(jax.live_arrays()) <= before + 5
 
 
+@pytest.mark.slow
 def test_decaying_rate():
     """One gradient step after another is the textbook's, with a rate that halves every `halving` iterations."""
     method = descent(objective([regression()], 2, "ls"), (1, 3, 1), tanh, "gd", rate=0.1, halving=2)

@@ -161,6 +161,7 @@ def test_a_continued_run_keeps_what_was_asked(tmp_path):
         assert (found if "later" not in found else found["later"][-1])["cores"] == 2
 
 
+@pytest.mark.slow
 def test_blocks_never_raise_the_loss(tmp_path):
     """Every block update recorded: no rise beyond rounding, never above the bound."""
     row = updates.follow("curve, SAPM, relu", 2000)

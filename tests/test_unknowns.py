@@ -50,6 +50,7 @@ def circle(conditions=None, **more):
 # ---------------------------------------------------------------- constants among the outputs
 
 
+@pytest.mark.slow_cases("dense", "dual", "primal")
 @pytest.mark.parametrize("algebra", ["primal", "dual", "dense"])
 def test_the_step_with_parameters_is_the_dense_one(algebra):
     """δθ of Gauss-Newton against the Jacobian of the residual by forward mode; the rows of W that stay 0 have no column."""
@@ -72,6 +73,7 @@ def test_the_step_with_parameters_is_the_dense_one(algebra):
     assert all(stack.tail[-1].constants == 1 for stack in rows)
 
 
+@pytest.mark.slow
 def test_a_parameter_is_found_and_kept(tmp_path):
     problem = rod()
     result = sapm.solve(problem, **TINY, points=150, boundary_points=60, max_iter=25)
@@ -114,6 +116,7 @@ def test_features_and_their_derivatives():
     assert np.allclose(jet.value, wanted.value, atol=1e-13) and np.allclose(jet.tangents, wanted.tangents, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_periodic_system_and_its_fields(tmp_path):
     """u_t = v_x, v_t = u_x around a circle."""
     exact = lambda p: (jnp.sin(jnp.pi * (p.x + p.t)), jnp.sin(jnp.pi * (p.x + p.t)))  # noqa: E731
@@ -225,6 +228,7 @@ def test_a_factor_and_its_derivatives():
     assert np.allclose(found.value, wanted.value, atol=1e-13) and np.allclose(found.tangents, wanted.tangents, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_hard_conditions_hold_and_the_error_is_estimated(tmp_path):
     """Without `exact`; a nonlinear equation."""
     g = lambda p: p.x * p.y  # noqa: E731
@@ -297,6 +301,7 @@ def test_what_an_estimate_says():
     assert "leave u open" not in said(1e-8, 1.0, 1e-6) and "absolute, since u is 0" in said(1e-9, 1.0, 1e6, relative=False)
 
 
+@pytest.mark.slow
 def test_nothing_is_found_where_u_is_nothing(monkeypatch):
     """An error relative to 0 says nothing; it is absolute there. A parameter may be called like what an array has."""
     monkeypatch.setattr("sapm.estimate.FEATURES", 200)
@@ -325,6 +330,7 @@ def decaying(monkeypatch):
     return decay(1.3) + noise, decay(1.3), fit.x[0], np.sqrt(np.mean(fit.fun**2) / (fit.jac.T @ fit.jac)[0, 0]), solve
 
 
+@pytest.mark.slow
 def test_standard_errors_of_what_was_found(decaying):
     """By the noise of what was observed: those of a fit of the formula itself."""
     values, _, rate, wanted, solve = decaying
@@ -366,6 +372,7 @@ def growing():
     return sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t - u.value**2, [sapm.Initial(0.1)])
 
 
+@pytest.mark.slow
 def test_estimates_that_say_too_much_or_too_little(monkeypatch):
     """A solution exact to rounding, a residual of 0, another seed than the best, data inside of a residual, many points."""
     monkeypatch.setattr("sapm.estimate.FEATURES", 200)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sapm.attempt import Progress
 from sapm.bench.cases import WARM_UP_SEED, Case
 from sapm.bench.linear import interpolation, polynomial, random_features
 from sapm.bench.peers import (
@@ -34,7 +35,7 @@ from sapm.bench.task import Clock, Outcome, Task, at_the_end
 from sapm.jet import float64
 from sapm.network import Network
 from sapm.result import Result
-from sapm.solver import Progress, solve
+from sapm.solver import solve
 
 GD_RATE = {False: 0.1, True: 0.01}  # for functions, for PDEs: the middle of those that the paper's baseline is tried with
 WARM_UP_SECONDS, WARM_UPS = 0.5, 6
