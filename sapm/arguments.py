@@ -127,9 +127,9 @@ def load_problem(spec: str):
     except (Exception, SystemExit) as error:
         raise ValueError(f"{path} could not be run: {type(error).__name__}: {sentence(error)}") from error
     if not name or not hasattr(module, name):
-        there = [
-            n for n, value in vars(module).items() if not n.startswith("_") and (isinstance(value, PROBLEMS) or _makes(value))
-        ]
+        public = {n: value for n, value in vars(module).items() if not n.startswith("_")}
+        there = [n for n, value in public.items() if isinstance(value, PROBLEMS)]
+        there += [n for n, value in public.items() if getattr(value, "__module__", None) == found.name and _makes(value)]
         has = f"; it has {shown(', '.join(there), 300)}" if there else ""
         if not name:
             raise ValueError(f"{spec} is a file, and names no problem in it{has}: give {path}:{there[0] if there else 'name'}.")
@@ -147,6 +147,7 @@ def load_problem(spec: str):
     return problem, {}, f"{file.stem}:{name}"
 
 
+OWN = ("depth", "width", "seeds", "models", "devices")  # settings with an option of their own
 FIELDS = (
     "activation", "points", "boundary_points", "test_points", "method", "max_iter", "max_seconds", "key", "init", "start", "mu",
     "alpha", "beta",
@@ -169,9 +170,9 @@ def parse_settings(given: list[str] | None) -> dict:
         elif key in FIELDS:
             settings[key] = value
         else:
-            raise ValueError(
-                f"--set {shown(key)} is not a setting; there are {', '.join(FIELDS)} and options.NAME." + nearest(key, FIELDS)
-            )
+            close = nearest(key, (*FIELDS, *OWN)).split("'")
+            hint = f" It is given by --{close[1]}." if len(close) > 1 and close[1] in OWN else "'".join(close)
+            raise ValueError(f"--set {shown(key)} is not a setting; there are {', '.join(FIELDS)} and options.NAME.{hint}")
     return settings
 
 

@@ -119,9 +119,9 @@ def covering(problem: Any, on: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @float64
-def reference(problem: Any, x: np.ndarray, rtol: float = 1e-11) -> np.ndarray:
-    """u at the points x (n, d), (n,); NaN where no characteristic brings data."""
-    feet = trace_back(problem, x, rtol)
+def reference(problem: Any, x: np.ndarray, rtol: float = 1e-11, cut: bool = False) -> np.ndarray:
+    """u at the points x (n, d), (n,); NaN where no characteristic brings data, or (`cut`) none that is short."""
+    feet = trace_back(problem, x, rtol, cut=cut)
     u = np.full(len(x), np.nan)
     for i, condition in enumerate(problem.stated):
         mine = feet.condition == i

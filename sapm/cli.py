@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -176,7 +177,7 @@ def _estimated(result) -> bool:
         return bool(outcome(result, True))
     except Exception as error:
         said = f"{type(error).__name__}: {sentence(error)}"
-        warnings.warn(f"the error could not be estimated, so that no page is written where one was due: {said}", stacklevel=2)
+        warnings.warn(f"the error could not be estimated, so that no page is written: {said}", stacklevel=2)
         return False
 
 
@@ -286,10 +287,9 @@ def resume(
 
 def _ended_at(folder: Path) -> int | None:
     """The last iteration of a run that has ended, by its log."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, LookupError, TypeError), (folder / "history.jsonl").open(encoding="utf-8") as log:
         if (folder / "model.sapm").exists():
-            *_, last = (folder / "history.jsonl").open(encoding="utf-8")
-            return int(json.loads(last)["iteration"])
+            return int(json.loads(deque(log, 1)[0])["iteration"])
     return None
 
 

@@ -41,14 +41,14 @@ class Condition:
     """u = g on a part of the boundary, g a function of the point or a number.
 
     `weight`: how much it counts beside other conditions; `points`: how many, or which.
-    `of`: the function it is about, by its name in the residual, where there are several; without it g gives a number for each.
+    `of`: the function it is about, or several, by their names in the residual; without it all of them. g gives a number for each.
     `hard`: it holds exactly, since the network is multiplied by a factor that is 0 there; g must make sense in the whole domain.
     """
 
     g: Any
     weight: float = 1.0
     points: Any = None
-    of: str | None = field(default=None, kw_only=True)
+    of: str | Sequence[str] | None = field(default=None, kw_only=True)
     hard: bool = field(default=False, kw_only=True)
     inflow_only: ClassVar[bool] = False
     about: ClassVar[str] = "value"  # or "derivative", or "both"
@@ -62,7 +62,8 @@ class Condition:
             )
         function_of_point(what, self.g)
         if not 0 < number(self.weight) < np.inf:
-            raise ValueError(f"weight={brief(self.weight)} of {type(self).__name__} must be a positive, finite number.")
+            hint = " Faces are named by faces=…." if isinstance(self.weight, (str, list, tuple)) else ""
+            raise ValueError(f"weight={brief(self.weight)} of {type(self).__name__} must be a positive, finite number.{hint}")
         if self.hard and not isinstance(self, (Initial, Dirichlet)):
             raise ValueError(f"hard=True is for Initial and Dirichlet conditions, not for {type(self).__name__}; leave it out.")
 
@@ -73,12 +74,14 @@ class Condition:
         """Which of the unknown functions it is about."""
         if self.of is None:
             return tuple(range(len(fields)))
-        if self.of not in fields:
-            raise ValueError(
-                f"{type(self).__name__} has of={brief(self.of)}; the residual asks for {', '.join(fields)}."
-                + nearest(self.of, fields)
-            )
-        return (fields.index(self.of),)
+        names = (self.of,) if isinstance(self.of, str) or not isinstance(self.of, (list, tuple)) else self.of
+        for name in names or ("nothing",):
+            if name not in fields or list(names).count(name) > 1:
+                raise ValueError(
+                    f"{type(self).__name__} has of={brief(self.of)}; give one or several of {', '.join(fields)}, each once."
+                    + nearest(name, fields)
+                )
+        return tuple(fields.index(name) for name in names)
 
     def datum(self, domain: Domain, x: np.ndarray, count: int = 1) -> np.ndarray:
         """g at the points x: (n, count), a number for each function that is meant."""
@@ -249,7 +252,7 @@ class Observed(Condition):
     x: Any = None
     u: Any = None
 
-    def __init__(self, x, u, weight: float = 1.0, of: str | None = None):
+    def __init__(self, x, u, weight: float = 1.0, of: str | Sequence[str] | None = None):
         for name, value in {
             "g": lambda p: 0.0,
             "x": x,

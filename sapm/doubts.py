@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from itertools import islice, product
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 
 from sapm.conditions import Initial, Observed, Periodic, corners
 from sapm.devices import first_process
-from sapm.domain import Coordinates
+from sapm.domain import Box, Coordinates
 from sapm.jet import Activation, float64
 from sapm.pointwise import evaluate, numbers_of, place
 from sapm.problem import PDE
@@ -19,6 +20,7 @@ from sapm.shapes import stem
 from sapm.summary import straight
 
 FEW = 32  # points that are probed
+MANY_CORNERS = 4096  # that are looked at
 CLEAR = 0.01  # of the size of what is compared: by so much it must differ
 
 
@@ -174,7 +176,32 @@ def _single(problem: PDE) -> str:
     return ""
 
 
-RULES = (_time_by_another_name, corners, _leaving, _backwards, _too_many, _not_periodic, _single)
+def _boxes(domain) -> list[Box]:
+    parts = [getattr(domain, part) for part in "ab" if hasattr(domain, part)]
+    return [domain] if isinstance(domain, Box) else [box for part in parts for box in _boxes(part)]
+
+
+def _inward_corner(problem: PDE) -> str:
+    """Where boxes make a corner of more than half a turn, around which u is not smooth as a rule."""
+    domain, names = problem.domain, problem.domain.names
+    if domain.convex or problem.equation.order < 2:
+        return ""
+    (center, spread), fine = domain.frame, domain.fine
+    ends = [{end for box in _boxes(domain) for end in box.bounds.get(name, ())} if name != "t" else set() for name in names]
+    place_of = [sorted(found) or [middle] for found, middle in zip(ends, center, strict=True)]
+    at = np.array(list(islice(product(*place_of), MANY_CORNERS)))
+    at = at[np.abs(domain.gap(at)) <= 1e-9 * spread.min()]
+    around = np.random.default_rng(0).normal(size=(400, len(names))) * 1e-3 * fine
+    for corner in at:
+        if np.mean(domain.gap(corner + around) > 0) > 0.6:
+            return (
+                f"the domain has a corner that points inwards, at {place(names, corner)}: derivatives of u are infinite there, "
+                "as a rule, so that the error is large around it, and estimates of it are too small."
+            )
+    return ""
+
+
+RULES = (_time_by_another_name, corners, _leaving, _backwards, _too_many, _not_periodic, _inward_corner, _single)
 
 
 def warn_of_doubts(problem, sigma: Activation, config: dict, model: str, stacklevel: int = 4) -> None:

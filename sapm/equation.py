@@ -85,8 +85,8 @@ class Equation:
             if isinstance(error.obj, (float, jax.Array)) and split(str(error.name), self.names):
                 u, *_, name = (self.fields[0], *self.names)
                 raise ValueError(
-                    f"{error.name!r} was asked of a number, such as a coordinate or a derivative; a second derivative is written in "
-                    f'one: {u}.{name}{name}, or {u}.d("{name}", "{name}").'
+                    f"{error.name!r} was asked of a number, such as a coordinate or a derivative; a second derivative is written "
+                    f'in one: {u}.{name}{name}, or {u}.d("{name}", "{name}").'
                 ) from None
             raise
         except TypeError as error:

@@ -7,7 +7,8 @@ many scales, which a linear solve fits at once. The size of e is then the estima
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.characteristics import reference
 from sapm.conditions import Observed
 from sapm.jet import Activation, Jet, float64, lift, sin
 from sapm.network import Dense, Network
@@ -30,9 +32,10 @@ CHUNK = 1000  # samples at a time
 SMALL = 1e-13  # singular values of the features' matrix below that fraction of the largest are taken for 0
 
 WRONG = 0.3  # an estimate from there on is of no solution at all
-LESS, HALF, LITTLE = 0.7, 0.5, 0.2  # of the residual: a correction that accounts for less says little of the error
+LESS, LITTLE = 0.7, 0.2  # of the residual: a correction that accounts for less says little of the error
 ALIKE, FAR = 1e4, 30.0  # times as large the loss of another seed may be, for its distance, in estimates, to say something
 MUCH = 3.0  # times the estimate: a residual, relative to the data, of that size which hardly any correction accounts for
+SOME, ENOUGH, SECONDS = 25, 200, 3.0  # points whose characteristics are followed at a time and in all, and for how long
 FREE = 1e-2  # of a parameter along directions without effect: then nothing determines it
 NEAR, NOTHING = 1e-3, 1e-6  # a distance that is never far; a size of u, in units of the data, that nothing is relative to
 
@@ -45,7 +48,8 @@ class Estimate:
     size that of the correction itself, in units of the data.
     `apart`: the relative ℓ² distance to the best other seed, None if there is one seed only; `worse`: how many times as large its
     loss is. `finer`: the points are not those trained on; `more`: and more of them. `measured`: values were observed, which no u
-    need fit. `each`: the error of every function of a system, relative to its own size.
+    need fit. `each`: the error of every function of a system, relative to its own size. `followed`: it is no estimate but the
+    error itself at `points` points, by the characteristics through them.
     """
 
     error: float
@@ -59,6 +63,7 @@ class Estimate:
     more: bool = True
     measured: bool = False
     each: dict[str, float] = field(default_factory=dict)
+    followed: bool = False
 
     @property
     def no_solution(self) -> bool:
@@ -78,19 +83,22 @@ class Estimate:
             return "No error estimate: the network or its residual is not finite."
         apiece = "".join(f"; {name} {error:.1e}" for name, error in self.each.items())
         cures = (
-            "Take more steps (or time), points or seeds, a larger network, conditions that are hard=True, or time in stages: "
-            "options={'stages': 3}, for nonlinear equations, or one interval after the other (docs/choosing.md)."
+            "Take more steps (or time), points or seeds, a larger network, or conditions that are hard=True; where the time is "
+            "long, see docs/choosing.md."
         )
+        if self.followed:
+            verdict = f" THIS IS NO SOLUTION. {cures}" if self._large else ""
+            return f"Error {self.error:.1e} (relative): u by the characteristics through {self.points} other points.{verdict}"
         if self._large:
             return f"Error estimate {self.error:.1e} (relative{apiece}): THIS IS NO SOLUTION. {cures}"
         if self._unaccounted:
             return (
                 f"No error estimate: the residual is still {self.residual:.1e} of the data, and corrections account for "
-                f"{100 * self.explained:.0f} % of it. THIS MAY BE NO SOLUTION, also where seeds agree. {cures}"
+                f"{int(100 * self.explained)} % of it. THIS MAY BE NO SOLUTION, also where seeds agree. {cures}"
             )
         more = ", and more of them" if self.more else ""
         other = f" (not those trained on{more})" if self.finer else " (with the problem given there are more)"
-        share = f"{100 * self.explained:.0f} % of the residual there" if self.explained < 0.995 else "all of the residual there"
+        share = f"{int(100 * self.explained)} % of the residual there" if self.explained < 0.995 else "all of the residual there"
         kind = f"relative{apiece}" if self.relative else "absolute, since u is 0"
         where = f"at {self.points} points{other} a correction of that size accounts for {share}"
         said = f"Error estimate {self.error:.1e} ({kind}): {where}"
@@ -98,13 +106,20 @@ class Estimate:
             rest = f"the rest, {self.residual:.1e} of the data, is by how much equation and measurements disagree"
             noise = "If that is noise, a tenth of the weight of Observed follows it less; what noise does to u is not estimated."
             return f"{said}; {rest}. {noise}{self._of_others()}"
-        times = "ten" if self.explained < HALF else "several"
-        return f"{said}{f'; the true error may be {times} times as large' * (self.explained < LESS)}.{self._of_others()}"
+        if self.explained < LESS:
+            return f"{said}; the true error may be ten times as large.{self._of_others()}"
+        low = not self.finer or (self._alike and self.apart > self.error * (1 + np.sqrt(max(1.0, self.worse))))
+        return f"{said}{'; the true error may be several times as large' * bool(low)}.{self._of_others()}"
+
+    @property
+    def _alike(self) -> bool:
+        """Whether there is another seed whose distance says something."""
+        return self.apart is not None and self.relative and self.worse <= ALIKE
 
     def _of_others(self) -> str:
         if self.apart is None or not self.relative:
             return ""
-        if not self.worse <= ALIKE:
+        if not self._alike:
             return f" The next best seed has {self.worse:.0e} times the loss, and is no witness."
         said = f" The {'next best' if self.worse >= 1 else 'best'} seed is {self.apart:.1e} away"
         if self.apart <= max(NEAR, FAR * self.error * np.sqrt(max(1.0, self.worse))):  # errors are like square roots of losses
@@ -113,6 +128,21 @@ class Estimate:
             f"{said}, far more than that: either the equation and its conditions leave u open, or it has several solutions, or "
             "there are too few points; do not trust any."
         )
+
+
+def followed(problem: Any, u: Callable, x: np.ndarray | None) -> Estimate | None:
+    """The error itself at the first of the points x, where characteristics tell it within seconds; None where they do not."""
+    if not getattr(problem, "followed", False) or problem.ill_posed or x is None or len(x) < SOME:
+        return None
+    x, wanted, until = x[:ENOUGH], np.zeros(0), time.monotonic() + SECONDS
+    while len(wanted) < len(x) and (not len(wanted) or time.monotonic() < until):
+        wanted = np.append(wanted, reference(problem, x[len(wanted) : len(wanted) + SOME], 1e-9, cut=True))
+    known = np.flatnonzero(np.isfinite(wanted))
+    if len(known) < len(wanted) / 2 or not np.any(wanted[known]):
+        return None
+    wanted = wanted[known]
+    error = np.linalg.norm(u(x[known]) - wanted) / np.linalg.norm(wanted)
+    return Estimate(float(error), 1.0, None, len(known), followed=True)
 
 
 def features(samples: Samples, points: int) -> Dense:

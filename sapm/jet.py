@@ -154,6 +154,7 @@ sigmoid = Activation("sigmoid", _sigmoid, lambda x, s, ds: ds * (1 - 2 * s), 0.2
 softplus = Activation("softplus", _softplus, lambda x, s, ds: ds * (1 - ds), 1.0, 1.0, 0.25, 1 / (6 * 3**0.5))
 
 ACTIVATIONS = {sigma.name: sigma for sigma in (relu, sin, tanh, sigmoid, softplus)}
+CALLED = {"logistic": " It is called 'sigmoid' here."}  # by scikit-learn
 JAX_OWN = ((jax.nn.relu, relu), (jnp.sin, sin), (jnp.tanh, tanh), (jax.nn.sigmoid, sigmoid), (jax.nn.softplus, softplus))
 
 
@@ -168,7 +169,7 @@ def activation(given: str | Activation | Callable[[Array], Array]) -> Activation
         if given not in ACTIVATIONS:
             raise ValueError(
                 f"activation={brief(given)} is not known; use one of {', '.join(ACTIVATIONS)}, or give a JAX function"
-                + (f": jax.nn.{given}." if hasattr(jax.nn, given) else f".{nearest(given, ACTIVATIONS)}")
+                + (f": jax.nn.{given}." if hasattr(jax.nn, given) else f".{CALLED.get(given) or nearest(given, ACTIVATIONS)}")
             )
         return ACTIVATIONS[given]
     if not callable(given):

@@ -57,7 +57,7 @@ def one_by_one(word, names: Sequence[str]) -> str:
 def by_name(function: Callable[P, R]) -> Callable[P, R]:
     """A sentence in place of Python's for a setting that is not there, and for one that is missing."""
     parameters, called = signature(function).parameters, function.__qualname__.removesuffix(".__init__")
-    known = [name for name in parameters if name != "self"]
+    known, kinds = [name for name in parameters if name != "self"], [a.kind for a in parameters.values()]
     needed = [name for name in known if parameters[name].default is Parameter.empty and parameters[name].kind not in SEVERAL]
 
     @wraps(function)
@@ -69,10 +69,16 @@ def by_name(function: Callable[P, R]) -> Callable[P, R]:
                     hint = f" It is called {ELSEWHERE[name]!r} here."
                 elif name in SEED and "seeds" in known:
                     hint = f" Give seeds=[{brief(value)}] for that one; a number alone says how many."
+                elif name == "seeds" and called == "refine":
+                    hint = " It trains one network, the one that is given."
                 elif name in RATES:
                     hint = NO_RATE if "options" in known else NO_RATE.partition(";")[0] + "."
                 raise TypeError(f"sapm.{called} has no setting {name!r}.{hint}")
         places = [*parameters][: len(args)]
+        if SEVERAL[0] not in kinds and len(args) > kinds.count(Parameter.POSITIONAL_OR_KEYWORD):
+            unnamed = [name for name in known if parameters[name].kind is Parameter.POSITIONAL_OR_KEYWORD]
+            hint = " Data are a problem: sapm.Regression(X, y)." if "problem" in unnamed else ""
+            raise TypeError(f"sapm.{called} takes {', '.join(unnamed)} without their names, and all others by name.{hint}")
         if missing := [name for name in needed if name not in places and name not in given]:
             raise TypeError(f"sapm.{called} needs {' and '.join(missing)} too: {', '.join(f'{name}=…' for name in needed)}.")
         return function(*args, **given)

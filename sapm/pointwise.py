@@ -96,7 +96,7 @@ def table(name: str, given, columns: int | None = None) -> np.ndarray:
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"{name} has shape {np.shape(given)}; give one row per sample, (n, columns), with n ≥ 1.")
     if columns is not None and x.shape[1] != columns:
-        raise ValueError(f"{name} has {x.shape[1]} columns; {columns} are wanted.")
+        raise ValueError(f"{name} has {x.shape[1]} column{'s' * (x.shape[1] > 1)}; {columns} are wanted.")
     if not np.isfinite(x).all():
         i, j = np.argwhere(~np.isfinite(x))[0]
         raise ValueError(f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: remove or fill such rows.")

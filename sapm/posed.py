@@ -44,9 +44,15 @@ def left_open(problem: Any) -> str:
     given = {i for c in stated for i in c.meant(fields)}
     if stated and (lacking := [i for i in range(len(fields)) if i not in given and not _follows(problem, i, told)]):
         missing = fields[lacking[0]]
+        if () not in equation.keys_of_fields(domain.points(8, 1))[lacking[0]]:
+            return (
+                f"the problem is not well posed: only derivatives of {missing} occur and no condition is about it, so {missing} "
+                f"+ constant solves it as well; its value at one point is enough: sapm.Observed([point], [u], of={missing!r})."
+            )
         return f"the problem may not be well posed: no condition is about {missing}; add one with of={missing!r}."
     if equation.rows < len(fields):
-        return f"the problem is not well posed: {equation.rows} equations for {len(fields)} unknown functions."
+        many = f"{equation.rows} equation{'s' * (equation.rows > 1)}"
+        return f"the problem is not well posed: {many} for {len(fields)} unknown functions."
     if all(c.about == "derivative" for c in stated) and () not in keys:
         return "the problem is not well posed: no condition says what u itself is, so u + constant solves it as well."
     if any("t" in key for key in keys) and not covered & {"t-", "t+"}:

@@ -28,6 +28,10 @@ LOSSES = ("mean_squared_loss", "validation_loss")
 _loss = jax.jit(mean_square)
 
 
+def rose(name: str, before: dict, after: dict) -> bool:
+    return (before.get(name) or np.inf) < (after.get(name) or 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Refined:
     """What `refine` gives. `network` has the form of the one given; it is that one itself where training did not improve it.
@@ -50,7 +54,7 @@ class Refined:
             for name, old in self.before.items()
             if old is not None
         ]
-        what = "improved" if self.improved else "as given"
+        what = "as given" if not self.improved else "trained" if rose("test_error", self.before, self.after) else "improved"
         return f"<Refined: {type(self.network).__name__}, {what}: {', '.join(changes)}; {self.reason}>"
 
 
@@ -181,6 +185,8 @@ def _judge(given, new, result: Result, sound: bool, before: dict, after: dict, e
     if sound and better(after):
         if after["mean_squared_loss"] > 10 * exact["mean_squared_loss"]:
             why += f" In double precision the true loss is {low}: result.best."
+        if rose("test_error", before, after):
+            why += " The test error rose: with Regression(…, validation=…) the network that fits data held out is kept."
         return Refined(new, result, before, after, True, why)
     if better(exact):
         why += f" The true loss fell to {low} in double precision (result.best), but not in the form and precision given."

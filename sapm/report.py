@@ -230,25 +230,31 @@ def _maps(result, u, value, label: str, colours: str) -> Figure:
     for k, cut in shown:
         x = grid if cut is None else np.insert(grid, 0, cut, axis=1)
         panels.append(_mask(result, x, value(x))[:, k].reshape(121, 121))
-    label = label if len(fields) > 1 else label.replace("u", fields[0], 1)
-    finite = np.concatenate([p[np.isfinite(p)] for p in panels])
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (-1.0, 1.0)
-    if colours == "RdBu_r":
-        high = max(abs(low), abs(high)) or 1.0
-        low = -high
+    several = len(fields) > 1  # then each has colours of its own: pressures and speeds have little to do with each other
+    ranges = [_range([p], colours) if several else _range(panels, colours) for p in panels]
     figure, axes = _figure(len(shown), 5.2 if len(shown) == 1 else 4.0)
     width, height = (ends[1] - ends[0] for ends in box[-2:])
     equal = (result.samples.domain or {"kind": "box"})["kind"] != "box" and "t" not in names[-2:] and 0.2 < height / width < 5
-    for ax, (k, cut), panel in zip(axes, shown, panels, strict=True):
-        ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
+    for ax, (k, cut), panel, (low, high) in zip(axes, shown, panels, ranges, strict=True):
+        drawn = ax.pcolormesh(*axis, panel.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
         ax.set_xlabel(label_of(across))
         ax.set_ylabel(label_of(down))
         if equal:
             ax.set_aspect("equal")
-        name = f"{fields[k]}, " if len(fields) > 1 else ""
+        name = f"{fields[k]}, " if several else ""
         ax.set_title(f"{name}seed {u.seed}" if cut is None else f"{label_of(names[0])} = {cut:.3g}", fontsize=11, color=INK)
-    figure.colorbar(axes[-1].collections[0], ax=list(axes), label=label, shrink=0.7 if equal and len(shown) > 1 else 1.0)
+        if several or ax is axes[-1]:
+            whose, shrink = ax if several else list(axes), 0.7 if equal and len(shown) > 1 else 1.0
+            figure.colorbar(drawn, ax=whose, label=label.replace("u", fields[k], 1), shrink=shrink)
     return figure
+
+
+def _range(panels: list[np.ndarray], colours: str) -> tuple[float, float]:
+    """The smallest and the largest number that colours stand for."""
+    finite = np.concatenate([p[np.isfinite(p)] for p in panels])
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (-1.0, 1.0)
+    most = max(abs(low), abs(high)) or 1.0
+    return (-most, most) if colours == "RdBu_r" else (low, high)
 
 
 # ---------------------------------------------------------------- the page

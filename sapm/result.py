@@ -17,7 +17,7 @@ from sapm import report, store, stored
 from sapm.characteristics import reference
 from sapm.domain import domain_from
 from sapm.environment import environment
-from sapm.estimate import Estimate, estimated, mostly_measured, observed, standard_errors
+from sapm.estimate import Estimate, estimated, followed, mostly_measured, observed, standard_errors
 from sapm.export import NOT_A_NETWORK
 from sapm.halving import ranking
 from sapm.jet import ACTIVATIONS, Activation, activation, float64
@@ -168,6 +168,8 @@ class Result:
         samples, i = self.samples, self.run.index(seed)
         if samples.kind != "pde":
             raise ValueError("error_estimate solves the equation of the error, so it needs a PDE; table has the test error here.")
+        if i not in self._estimates and (found := followed(self.problem, self.seeds[i], samples.test.get("x"))):
+            self._estimates[i] = found
         if i not in self._estimates:
             terms, u = self._finer, self.seeds[i]
             error, share, relative, each = estimated(samples, terms, u.network_weights, u.sigma)
@@ -306,8 +308,8 @@ def _restore(arrays: dict[str, np.ndarray], about: dict, sigma: Activation, prob
         method = stored.fitted(path, build, samples, config, sigma)
         keys = jax.vmap(jax.random.key)(jnp.zeros(len(about["seeds"]), int))
         shapes = stored.fitted(path, jax.eval_shape, jax.vmap(method.init), keys)
-        states = _unflatten(path, shapes, part("state"))
-        kept = _unflatten(path, shapes, part("kept")) if part("kept") else None
+        states = stored.unflattened(path, shapes, part("state"))
+        kept = stored.unflattened(path, shapes, part("kept")) if part("kept") else None
     run = Run(
         method,
         tuple(about["seeds"]),
@@ -331,7 +333,8 @@ def _function(path, arrays: dict[str, np.ndarray], problem):
         raise ValueError(f"{path} holds a nonlinear PDE, and the problem given is a linear one; give the one it was made with.")
     if not isinstance(problem, PDE):
         raise ValueError(
-            f"{path} holds a nonlinear PDE, whose residual a file cannot hold; give the problem again: problem=… (--problem …)."
+            f"{path} holds a PDE that is nonlinear, or has several functions or numbers to find, whose residual a file cannot "
+            "hold; give the problem again: problem=… (--problem …)."
         )
     return problem.equation.function
 
@@ -363,14 +366,6 @@ def _activation(path, about: dict, given) -> Activation:
 def _values(sigma: Activation) -> list[float]:
     """Some of an activation's values, by which another one is noticed: a file has its name only."""
     return np.asarray(sigma(jnp.linspace(-1.0, 1.0, 6))).tolist()
-
-
-def _unflatten(path, shapes, arrays: dict[str, np.ndarray]):
-    leaves, tree = jax.tree.flatten(shapes)
-    found = [arrays[name] for name in sorted(arrays)]
-    if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in found]:
-        raise ValueError(f"{path} holds a state that this version of sapm cannot continue; it was written by another version.")
-    return jax.tree.unflatten(tree, [jnp.asarray(x) for x in found])
 
 
 @float64

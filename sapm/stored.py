@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sapm.methods.build import METHODS, resolve, resolve_options
@@ -228,3 +230,12 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int, need: Call
     need(fits, f"samples/{name}/forms does not fit its directions")
     whole = of is None or (of.ndim == 1 and of.dtype.kind in "iu" and bool(((of >= 0) & (of < m)).all()))
     need(whole and (of is None or len(of) == rows), f"samples/{name}/of names outputs that are not there")
+
+
+def unflattened(path, shapes, arrays: Arrays):
+    """The arrays of a state in the form that a method has it."""
+    leaves, tree = jax.tree.flatten(shapes)
+    found = [arrays[name] for name in sorted(arrays)]
+    if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in found]:
+        raise ValueError(f"{path} holds a state that this version of sapm cannot continue; it was written by another version.")
+    return jax.tree.unflatten(tree, [jnp.asarray(x) for x in found])

@@ -42,7 +42,7 @@ def success(run: Run, below: float | None = None) -> Success:
     if below is None:
         reached, rule = (
             run.final("loss") < FALLEN * run.history["loss"][:, 0],
-            f"the loss falls below {FALLEN:.0%} of the initial",
+            f"the loss that is minimised falls below {FALLEN:.0%} of the initial one, the paper's rule",
         )
     else:
         if not number(below) > 0:

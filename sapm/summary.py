@@ -96,6 +96,8 @@ def summary(result: Any, estimate: bool = True) -> Summary:
     ) + f"Initial weights: {weights}.{boundary} {c.get('choice', '')}{result.certificate}"
     if result.run.cut and "interrupted" not in result.run.status:
         caption += f"\nIt was {result.run.cut}"
+    if not result.run.history["iteration"].max() and c["max_iter"]:
+        caption += f"\nNO STEP WAS TAKEN: {result.run.reason[result.run.best] or 'the networks are as they were drawn.'}"
     if result.run.scores is not None:
         caption += f"\n{COMPARED}"
     if len(result.run.seeds) >= MANY:
@@ -126,14 +128,20 @@ def summary(result: Any, estimate: bool = True) -> Summary:
     return table
 
 
+def _digits(value: float, apart: float) -> int:
+    """How many show by how much seeds differ: six, or up to twelve where they agree in these."""
+    return int(np.clip(np.ceil(np.log10(abs(value) / apart)) + 1, 6, 12)) if value and np.isfinite(value) and apart > 0 else 6
+
+
 def parameters(result: Any, estimate: bool = True) -> str:
     """Those of the best seed, by how much they may be off, and how far those of the other seeds lie apart."""
     others = [u.parameters for u, status in zip(result.seeds, result.run.status, strict=True) if status not in LOST]
     found, noise = [], result.standard_errors if estimate else {}
     for name, value in result.best.parameters.items():
         each = [p[name] for p in others]
-        spread = f" ({min(each):.6g} to {max(each):.6g})" if len(each) > 1 else ""
-        found.append(f"{name} = {value:.6g}" + (f" ± {noise[name]:.2g}" if name in noise else "") + spread)
+        digits = _digits(value, max(each) - min(each))
+        spread = f" ({min(each):.{digits}g} to {max(each):.{digits}g})" if len(each) > 1 else ""
+        found.append(f"{name} = {value:.{digits}g}" + (f" ± {noise[name]:.2g}" if name in noise else "") + spread)
     errors = "; ± is one standard error, by the noise of what was observed" if noise else ""
     if free := [name for name, e in noise.items() if np.isinf(e)]:
         errors += f"; what was observed does not determine {' and '.join(free)}" + ", or only together" * (len(free) > 1)

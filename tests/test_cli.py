@@ -49,8 +49,8 @@ def test_help_is_light():
     subprocess.run([sys.executable, "-c", code], check=True)
     assert all(name in call("--help").output for name in ("demo", "reproduce", "resume", "predict", "export"))
     assert call("--version").output.strip() == sapm.__version__
-    assert "transport_3d" in call("list").output and set(json.loads(call("list", "--json").output)) == set(EXPERIMENTS)
-    assert json.loads(call("info", "--json").output)["version"] == sapm.__version__
+    assert "transport_3d" in call("list").output and set(json.loads(call("list", "--json").stdout)) == set(EXPERIMENTS)
+    assert json.loads(call("info", "--json").stdout)["version"] == sapm.__version__
 
 
 @pytest.mark.slow
@@ -61,9 +61,13 @@ def test_run_resume_report_predict_export(tmp_path, monkeypatch):
     assert f"kept in {out}" in call(*asked, "--max-iter", 8, "--out", out, "--quiet").output
     assert {"config.json", "history.jsonl", "model.sapm", "report.html"} <= {p.name for p in out.iterdir()}
     monkeypatch.chdir(out)
-    resumed = json.loads(call("resume", ".", "--max-iter", 16, "--json").output)[out.name]
-    straight = json.loads(call(*asked, "--max-iter", 16, "--json").output)["sapm"]
+    resumed = json.loads(call("resume", ".", "--max-iter", 16, "--json").stdout)[out.name]
+    straight = json.loads(call(*asked, "--max-iter", 16, "--json").stdout)["sapm"]
     assert resumed["seeds"] == straight["seeds"] and resumed["certificate"]["holds"]
+    ended = "had ended already, and nothing was left to do; --max-iter beyond 16 goes on"
+    assert ended in call("resume", ".", "--quiet").output
+    assert ended not in call("resume", ".", "--max-iter", 99, "--max-seconds", 1e-9, "--quiet").output
+    assert "It is given by --width" in call("run", "transport_1d", "--set", "widht=3", code=2).stderr
     assert "Theorem 3 holds" in call("report", out).output
     u = sapm.load(out / "model.sapm").best
     points = tmp_path / "points.csv"
@@ -72,7 +76,7 @@ def test_run_resume_report_predict_export(tmp_path, monkeypatch):
     assert lines[0] == "note,x,t,u" and lines[1].startswith("a,0.5,0.25,")  # the file's own, with u
     assert float(lines[1].split(",")[3]) == u(t=0.25, x=0.5)
     call("predict", out, points, "-o", tmp_path / "u.csv")
-    assert json.loads(call("predict", out, points, "-o", tmp_path / "v.csv", "--json").output)["points"] == 2
+    assert json.loads(call("predict", out, points, "-o", tmp_path / "v.csv", "--json").stdout)["points"] == 2
     assert (tmp_path / "u.csv").read_text().splitlines() == (tmp_path / "v.csv").read_text().splitlines() == lines
     for text, sentence in (
         ("t,x\n", "names its columns and has no points"),
@@ -114,14 +118,14 @@ def test_own_problem_and_several_models(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     spec = f"{tmp_path / 'mine.py'}:problem"
     asked = ("run", spec, "--models", "ls,pm", *SMALL[:6], "--max-iter", 3, "--out", tmp_path / "r", "--json")
-    found = json.loads(call(*asked).output)
+    found = json.loads(call(*asked).stdout)
     assert set(found) == {"ls", "pm"} and found["pm"]["certificate"]["holds"] is None
     assert sorted(p.name for p in (tmp_path / "r").iterdir()) == ["ls", "models.json", "pm"]
     assert f"is not empty; continue its runs with sapm resume {tmp_path / 'r'}" in call(*asked, code=2).stderr
     assert "holds several runs; give one of" in call("predict", tmp_path / "r", tmp_path / "x.csv", code=2).stderr
     for bad, sentence in (
         (tmp_path / "none.py:problem", "does not exist"),
-        (tmp_path / "mine.py", "names no problem"),
+        (tmp_path / "mine.py", "names no problem in it; it has problem"),
         (f"{tmp_path / 'mine.py'}:problm", "has no 'problm'; it has "),
         (f"{tmp_path / 'mine.py'}:number", "is a int; it must be"),
         (f"{tmp_path / 'mine.py'}:fails", "could not be run: KeyError: 'key'"),
@@ -207,9 +211,9 @@ def test_interrupt_ends_a_series(tmp_path, monkeypatch):
         assert "interrupted" in stopped.stderr and not (tmp_path / "r.html").exists()
     sentence = f"has not begun pm, and its problem is code; name it again: --problem {tmp_path / 'mine.py'}:problem"
     assert sentence in call("resume", out, "--json", code=2).stderr  # no file says which code is run
-    found = json.loads(call(*again).output)
+    found = json.loads(call(*again).stdout)
     monkeypatch.chdir(tmp_path)
-    whole = json.loads(call(*asked).output)
+    whole = json.loads(call(*asked).stdout)
     assert {model: run["seeds"] for model, run in found.items()} == {model: run["seeds"] for model, run in whole.items()}
     (out / "models.json").write_text("{")
     assert "models.json is damaged" in call("resume", out, code=2).stderr
@@ -265,7 +269,7 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     asked = ("run", "heat.py:problem", *SMALL, "--max-iter", 2, "--quiet")
     cut = call(*asked, code=130)
     assert "true loss" in cut.output and "had begun" not in cut.output
-    assert "error_estimate" not in json.loads(call(*asked, "--json", code=130).output)["sapm"]
+    assert "error_estimate" not in json.loads(call(*asked, "--json", code=130).stdout)["sapm"]
     kept = call(*asked, "--out", "kept", code=130)
     assert "the run had ended, and its page is written by: sapm report kept --problem heat.py:problem" in kept.output
     assert (tmp_path / "kept" / "model.sapm").exists()
@@ -275,7 +279,7 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     assert len(json.loads(lost.stdout)["sapm"]["seeds"]) == 2
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    told = json.loads(call(*asked, "--json", "--out", "whole").output)["sapm"]
+    told = json.loads(call(*asked, "--json", "--out", "whole").stdout)["sapm"]
     found = json.loads((tmp_path / "whole" / "summary.json").read_text())
     assert found["error_estimate"] == told["error_estimate"] and found["seeds"] == told["seeds"]
     assert told["error_estimate"]["error"] > 0 and "rror estimate" in told["error_estimate"]["text"]

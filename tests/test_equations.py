@@ -60,7 +60,8 @@ def test_a_nonlinear_equation_stated_anew_is_the_same_program():
             return v**2
 
         square.defjvp(lambda v, dv: (square(v[0]), slope * v[0] * dv[0]))
-        back = lambda x: jax.pure_callback(np.sin, jnp.zeros(()), jax.lax.stop_gradient(x), vmap_method="expand_dims")  # noqa: E731
+        sine = lambda x: np.sin(np.asarray(x)).astype(float)  # noqa: E731 (in whichever thread it is called)
+        back = lambda x: jax.pure_callback(sine, jnp.zeros(()), jax.lax.stop_gradient(x), vmap_method="expand_dims")  # noqa: E731
 
         def residual(p, u):
             f = jnp.interp(p.x, jnp.linspace(0, 1, 300), jnp.asarray(numbers))
@@ -75,6 +76,20 @@ def test_a_nonlinear_equation_stated_anew_is_the_same_program():
     found = [first, function(other), function(numbers, steep=1 + 1e-15), function(numbers, slope=3.0)]
     found += [function(numbers, called=True), function(numbers, called=True)]
     assert len(set(found)) == len(found)
+
+
+def test_x_is_not_u_and_a_number_that_changes_is_another_program():
+    """Also where both have as many numbers; and what was stated with a number keeps it, whatever becomes of its name."""
+    start = [sapm.Initial(1.0)]
+    stated = lambda last: sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + u.t**3 - last(p, u), start).equation.function  # noqa: E731
+    assert stated(lambda p, u: p.t) is not stated(lambda p, u: u.value)
+    k = 1.0
+    make = lambda: sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + k * u.value**2, start).equation.function  # noqa: E731
+    first = make()
+    k = 5.0
+    with jax.enable_x64(True):
+        at = [jnp.ones(1), jnp.full(1, 2.0), jnp.full((1, 1), 3.0)]
+        assert float(first(*at)[0]) == 7.0 and float(make()(*at)[0]) == 23.0 and first is not make()
 
 
 @pytest.mark.slow_cases("bent", "rod", "string")

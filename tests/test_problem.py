@@ -359,8 +359,76 @@ def test_single_precision_and_what_does_not_go_round_are_doubted():
     assert rough.startswith("Dirichlet has numbers in single")
     wave = lambda g: sapm.PDE(strip, lambda p, u: u.t + u.x, [sapm.Initial(g), sapm.Periodic("x")])  # noqa: E731
     assert said(wave(lambda p: jnp.sin(2 * jnp.pi * p.x))) == []
+    half_open = dict.fromkeys(range(4), 0.0)
+    assert said(wave(lambda p: half_open[int(4 * float(p.x))])) == []  # a function need not be defined at both ends
+    assert said(wave(lambda p: p.x * jnp.sin(jnp.pi))) == []  # 0, but for rounding
+    inside = [sapm.Initial(1), sapm.Dirichlet(lambda p: jnp.exp(-p.t - p.x), faces=["x-"]), sapm.Periodic("x")]
+    assert said(sapm.PDE(strip, lambda p, u: u.t - u.xx, inside)) == []  # it does not hold at x+
+    two = sapm.PDE(strip, lambda p, u, v: (u.t + v.x, v.t), [sapm.Initial(lambda p: (0.0, p.x)), sapm.Periodic("x")])
+    assert "it says 0 at (t=0, x=0) and 1 at (t=0, x=1)" in said(two)[0]
     (jump,) = said(wave(lambda p: p.x))
     assert jump.startswith("u is periodic in x, and Initial is not: it says 0 at (t=0, x=0) and 1 at (t=0, x=1)")
+
+
+def test_corners_that_point_inwards_are_doubted():
+    """Where boxes make them; not at round holes, and not for equations of first order, which know nothing of them."""
+    box, xy = sapm.Box(x=(-1, 1), y=(-1, 1)), {"names": ("x", "y")}
+    ell, laplace = box - sapm.Box(x=(0, 1), y=(-1, 0)), lambda p, u: u.xx + u.yy
+    stated = lambda domain, residual=laplace: sapm.PDE(domain, residual, [sapm.Dirichlet(0.0)])  # noqa: E731
+    said = lambda problem: [s for s in doubts(problem, tanh, plan(problem)[0], "sapm") if "points inwards" in s]  # noqa: E731
+    assert said(stated(ell))[0].startswith("the domain has a corner that points inwards, at (x=0, y=0): ")
+    for shape in (box - sapm.Box(x=(-0.2, 0.2), y=(-0.2, 0.2)), box | sapm.Box(x=(-0.3, 0.3), y=(0, 2))):
+        assert said(stated(shape))
+    heat = sapm.PDE(sapm.Box(t=(0, 1)) * ell, lambda p, u: u.t - u.xx - u.yy, [sapm.Initial(0), sapm.Dirichlet(0)])
+    assert said(heat)
+    for shape in (box, box - sapm.Ball(2, 0.3, **xy), box & sapm.Ball(2, 1.2, **xy), box | sapm.Box(x=(1, 2), y=(-1, 1))):
+        assert not said(stated(shape))
+    assert not said(sapm.PDE(ell, lambda p, u: u.x + 0.5 * u.y, [sapm.Inflow(0.0)]))
+
+
+def test_the_error_itself_where_characteristics_tell_it(tmp_path, monkeypatch):
+    small = {"depth": 3, "width": 6, "points": 60, "boundary_points": 30, "test_points": 60, "seeds": 1, "max_iter": 5}
+    result = sapm.solve(transport(exact=None), **small, progress=False)
+    x, found = result.samples.test["x"], result.error_estimate()
+    error = np.linalg.norm(result.best(x) - np.exp(x[:, 0]) * np.sin(x[:, 1])) / np.linalg.norm(np.exp(x[:, 0]) * np.sin(x[:, 1]))
+    assert found.followed and found.points == 60 and np.isclose(found.error, error, rtol=1e-6)
+    assert f"Error {error:.1e} (relative): u by the characteristics through 60 other points." in str(result.summary())
+    result.save(tmp_path / "a.sapm")
+    assert not sapm.load(tmp_path / "a.sapm").error_estimate().followed
+    monkeypatch.setattr("sapm.characteristics.PATIENT", 10)  # where they take long, there is an estimate
+    assert not sapm.load(tmp_path / "a.sapm", transport(exact=None)).error_estimate().followed
+
+
+def test_a_function_that_fails_on_the_boundary_ends_no_run():
+    """What `exact` is there was never asked before the run was over."""
+    quotient = lambda p: np.sin(float(p.x)) / float(p.x)  # noqa: E731
+    problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx, [sapm.Dirichlet(1.0)], quotient)
+    assert another_exact(problem) == ""
+
+
+def test_less_than_it_takes_is_said_of_systems():
+    """A function that others are coupled to is no derivative by another name, and one that is may need more."""
+    line, strip = sapm.Box(x=(0, 1)), sapm.Box(t=(0, 1), x=(0, 1))
+    both = [sapm.Dirichlet(0, of="u"), sapm.Initial(0, of="u"), sapm.InitialVelocity(0, of="u")]
+    start = [sapm.Dirichlet(1, faces=["x-"], of="u"), sapm.Neumann(0, faces=["x-"], of="u")]
+    coupled = lambda p, u, v: (u.xx + u.value - v.value, v.xx + v.value - 1)  # noqa: E731
+    for domain, residual, conditions, sentence in (
+        (strip, lambda p, u, v: (u.tt - u.xx + v.value, v.t - v.xx - u.value), both, "no condition is about v"),
+        (line, coupled, start, "no condition is about v"),
+        (line, coupled, [*start, sapm.Dirichlet(0, faces=["x-"], of="v")], "no condition is on x+"),
+    ):
+        with pytest.warns(UserWarning, match=sentence.replace("+", r"\+")):
+            sapm.PDE(domain, residual, conditions)
+    speed = lambda p, u, v: (v.value - u.t, v.t - u.xx)  # noqa: E731
+    assert sapm.PDE(strip, speed, both).ill_posed == ""  # u.t at the start is v
+    assert sapm.PDE(line, coupled, [*start, sapm.Dirichlet(0, faces=["x-"], of="v"), sapm.Neumann(0, faces=["x-"], of="v")])
+
+
+def test_branches_on_the_point_in_an_equation_told_twice_on_a_face():
+    mass = lambda p: 1.0 if p.x < 0.5 else 4.0  # noqa: E731
+    start = [sapm.Initial(0), sapm.InitialVelocity(1), sapm.Dirichlet(0)]
+    wave = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.tt - u.xx + mass(p) * u.value, start)
+    assert wave.ill_posed == ""
 
 
 def test_all_at_one_end_and_functions_that_are_derivatives_are_well_posed():

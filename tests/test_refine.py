@@ -397,3 +397,15 @@ def test_solutions_of_another_kind_are_refused():
         sapm.refine(u.d("x"), problem)
     with pytest.raises(TypeError, match=r"or a sapm.Solution. Its .best is one"):
         sapm.refine(SimpleNamespace(best=u), problem)  # as a Result has it
+
+
+def test_a_test_error_that_rose_is_said():
+    """The loss that was minimised fell, on data with noise."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (12, 1))
+    line, wrong = [(np.full((8, 1), 0.1), np.zeros(8)), (np.full((1, 8), 1 / 0.8), np.zeros(1))], rng.normal(size=12)
+    found = sapm.refine(
+        line, sapm.Regression(x, x[:, 0] + wrong, test=(x, x[:, 0])), activation="tanh", progress=False, max_iter=30
+    )
+    assert found.improved and found.after["test_error"] > found.before["test_error"]
+    assert "pairs: trained:" in repr(found).replace("list", "pairs") and "The test error rose" in repr(found)

@@ -349,3 +349,20 @@ def test_one_thread_of_linear_algebra_while_it_works(monkeypatch):
         assert threads() == {2}
         with one_thread():
             assert threads() == {2}
+
+
+def test_what_is_said_of_a_run_without_a_step():
+    result = sapm.solve(curve(), 2, 4, seeds=2, max_seconds=1e-9, progress=False)
+    assert "NO STEP WAS TAKEN: the time was up" in " ".join(str(result.summary()).split())
+    assert "NO STEP" not in str(sapm.solve(curve(), 2, 4, seeds=2, max_iter=1, progress=False).summary())
+
+
+def test_values_without_a_name():
+    with pytest.raises(TypeError, match=r"takes problem, depth, width, activation without their names, and all others by name"):
+        sapm.solve(curve(), 2, 4, "tanh", 100)
+    with pytest.raises(TypeError, match=r"takes network, problem without .* Data are a problem: sapm.Regression\(X, y\)"):
+        sapm.refine([], [1.0], [2.0])
+    with pytest.raises(TypeError, match="has no setting 'seeds'. It trains one network, the one that is given"):
+        sapm.refine([], curve(), seeds=3)
+    with pytest.raises(ValueError, match="It is called 'sigmoid' here"):
+        sapm.solve(curve(), activation="logistic")

@@ -54,7 +54,9 @@ def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
         seen.append(state.iteration)
         return seen.count(0) == 2 and state.iteration == 18
 
-    cut = sapm.solve(growth(), **often, out=tmp_path / "run", on_record=stop_in_the_second)
+    with pytest.warns(UserWarning, match="a second attempt has come to 0.25 of the time only; resume goes on with it"):
+        cut = sapm.solve(growth(), **often, out=tmp_path / "run", on_record=stop_in_the_second)
+    assert "a second attempt has come to 0.25" in " ".join(str(cut.summary()).split())
     rows = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == list(range(21))  # those of the first
     assert cut.config["again"] == 100 and cut.history["iteration"].max() == 20  # the first is more than a part of the second
@@ -185,9 +187,25 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
     monkeypatch.setattr(attempt, "train", train)
     kept = sapm.load(tmp_path / "run", growth())  # the file and its page say it too
     assert kept.run.cut == IN_SECOND and IN_SECOND in kept.report(tmp_path / "page.html").read_text()
-    model = tmp_path / "run" / "model.sapm"  # its seeds had ended, as those of a first attempt do; then comes the second
+    assert (tmp_path / "run" / "first.sapm").exists()
+    fewer = sapm.resume(tmp_path / "run", 6, problem=growth(), progress=False)  # no second attempt, for which more were asked
+    assert not fewer.run.cut and not (tmp_path / "run" / "first.sapm").exists()
+    model = tmp_path / "run" / "model.sapm"
+    kept.save(model)  # its seeds had ended, as those of a first attempt do; then comes the second
     assert sapm.load(model, growth()).table == sapm.solve(growth(), **few, max_iter=20).table
     assert sapm.resume(model, problem=growth(), progress=False).table == solve().table
+
+
+def test_an_interrupt_is_forgotten_by_what_goes_on(tmp_path, monkeypatch):
+    """Also where going on is no more than a look at other points; then comes the second attempt, as it would have."""
+    monkeypatch.setattr("sapm.estimate.FEATURES", 200)
+    monkeypatch.setattr("sapm.checks.GAUSS_NEWTON", 20)
+    monkeypatch.setattr(resample, "no_longer_falls", lambda sizes: True)
+    few = SMALL | {"options": {"resample": 5}}
+    whole = sapm.solve(growth(), **few)
+    cut = sapm.solve(growth(), **few, out=tmp_path / "run", on_record=lambda state: press(state.iteration == 5))
+    resumed = sapm.resume(tmp_path / "run", problem=growth(), progress=False)
+    assert cut.run.cut and not resumed.run.cut and resumed.config["second"] and resumed.table == whole.table
 
 
 def test_an_interrupt_is_not_lost_at_the_last_record_of_all_seeds():

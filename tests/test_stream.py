@@ -151,7 +151,7 @@ def test_batches_are_spooled(tmp_path):
         (parts(), "exists already"),
         ([], "batches is empty"),
         ([X], "batch 0 must be a pair"),
-        ([(X, Y), (X, Y[:, :1])], "Y of batch 1 has 1 columns; 2 are wanted"),
+        ([(X, Y), (X, Y[:, :1])], "Y of batch 1 has 1 column; 2 are wanted"),
         ([(X, Y[:3])], "batch 0 has 50 rows of X and 3 of Y"),
     ):
         with pytest.raises((ValueError, TypeError), match=said):

@@ -73,7 +73,7 @@ def test_reproduction(tmp_path, monkeypatch):
     cells = sorted(out.rglob("cell.json"))
     assert [c.parent.name for c in cells] == ["ls-rate0.01", "sapm-forward", "sapm-uniform"]
     before = [c.stat().st_mtime_ns for c in cells]
-    found = json.loads(call("resume", out, "--json").output)
+    found = json.loads(call("resume", out, "--json").stdout)
     assert [c.stat().st_mtime_ns for c in cells] == before and len(found["rows"]) == 3
     assert all(row["largest_bound_ratio"] <= 1 + 1e-9 and row["holds"] is True for row in found["rows"])
     assert all(len(row["non_affine"]) == row["seeds"] and min(row["non_affine"]) >= 0 for row in found["rows"])
@@ -201,5 +201,5 @@ def test_demo(tmp_path, monkeypatch):
     assert all(model in shown for model in ("LS", "PM", "SAPM"))
     check_page(tmp_path / "r.html", tables=1, figures=2, folder=tmp_path / "browser")
     assert "Auxiliary variables" in (tmp_path / "r.html").read_text()
-    rows = json.loads(call("demo", "-o", tmp_path / "r.html", "--json").output)["rows"]
+    rows = json.loads(call("demo", "-o", tmp_path / "r.html", "--json").stdout)["rows"]
     assert [row["model"] for row in rows] == ["ls", "pm", "sapm"]

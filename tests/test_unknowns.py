@@ -23,6 +23,7 @@ from sapm.result import best_of
 from sapm.samples import data_size
 from sapm.shapes import halton
 from sapm.solution import relative_error
+from sapm.summary import _digits
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
 
@@ -146,6 +147,22 @@ def test_a_periodic_system_and_its_fields(tmp_path):
         sapm.solve(problem, **TINY, method="alternating")
 
 
+def test_a_condition_about_two_functions_of_three():
+    """A wall says what both speeds are, and nothing of the pressure, which is known up to a constant."""
+    flow = lambda p, u, v, q: (u.x + v.y, u.xx + u.yy - q.x, v.xx + v.yy - q.y)  # noqa: E731
+    box, wall = sapm.Box(x=(0, 1), y=(0, 1)), sapm.Dirichlet(lambda p: (p.x, 2.0), of=("u", "v"))
+    with pytest.warns(UserWarning, match=r"only derivatives of q occur .* enough: sapm.Observed\(\[point\], \[u\], of='q'\)"):
+        sapm.PDE(box, flow, [wall])
+    stated = sapm.PDE(box, flow, [wall, sapm.Observed([[0.5, 0.5]], [3.0], of="q")])
+    terms = stated.samples(10, 20, 0).terms
+    assert [term.of for term in terms[1:]] == [(0, 1), (2,)] and np.asarray(terms[1].y)[:, 1].tolist() == [2.0] * 10
+    back = sapm.PDE(box, flow, [sapm.Dirichlet(lambda p: (2.0, p.x), of=["v", "u"]), sapm.Observed([[0.5, 0.5]], [3.0], of="q")])
+    assert np.array_equal(back.samples(10, 20, 0).terms[1].y[:, ::-1], terms[1].y)
+    for wrong in (("u", "w"), (), ("u", "u"), 3):
+        with pytest.raises(ValueError, match="give one or several of u, v, q, each once"):
+            sapm.PDE(box, flow, [sapm.Dirichlet(0.0, of=wrong)])
+
+
 # ---------------------------------------------------------------- refusals
 
 BOX = sapm.Box(t=(0, 1), x=(0, 1))
@@ -154,7 +171,11 @@ start = sapm.Initial(lambda p: 0.0)
 REFUSED = {
     "one argument": (lambda: sapm.PDE(BOX, lambda p: 0.0, [start]), TypeError, "the point and what is to be found"),
     "numbers missing": (lambda: circle([sapm.Initial(lambda p: 1.0)]), ValueError, "gave 1 number for 2 unknown functions"),
-    "no such function": (lambda: circle([sapm.Initial(lambda p: 1.0, of="w")]), ValueError, "of='w'; the residual asks for u, v"),
+    "no such function": (
+        lambda: circle([sapm.Initial(lambda p: 1.0, of="w")]),
+        ValueError,
+        "of='w'; give one or several of u, v, each once",
+    ),
     "exact too short": (lambda: sapm.PDE(BOX, lambda p, u, v: (u.t, v.t), [start], lambda p: 0.0), ValueError, "exact gave 1"),
     "parameter name": (lambda: rod(parameters={"x": 1.0}), ValueError, "that is no coordinate"),
     "parameter guess": (lambda: rod(parameters={"k": np.nan}), ValueError, "must be a finite number"),
@@ -256,7 +277,7 @@ def test_periodicity_alone_is_enough_and_gaps_are_named():
     assert len(steady.samples(10, 1, 0).terms) == 1 and steady.ill_posed == ""
     with pytest.warns(UserWarning, match="no condition is about v; add one with of='v'"):
         circle([sapm.Initial(lambda p: 1.0, of="u")])
-    with pytest.warns(UserWarning, match="1 equations for 2 unknown functions"):
+    with pytest.warns(UserWarning, match="1 equation for 2 unknown functions"):
         sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u, v: u.t - v.t, [sapm.Initial(lambda p: (0.0, 0.0))])
 
 
@@ -292,7 +313,10 @@ def test_numbers_that_nothing_determines_are_warned_of():
 def test_what_an_estimate_says():
     said = lambda *given, **more: str(Estimate(*given, 1000, **more))  # noqa: E731
     assert said(1e-6, 0.7, 2e-6).endswith("accounts for 70 % of the residual there. The next best seed is 2.0e-06 away.")
-    assert "the true error may be several times as large." in said(1e-6, 0.5, None) and "ten times" in said(1e-6, 0.1, None)
+    assert all("the true error may be ten times as large." in said(1e-6, share, None) for share in (0.1, 0.6999))
+    low = "; the true error may be several times as large. The next best seed is"
+    assert low in said(1e-6, 0.9, 2.1e-6) and low not in said(1e-6, 0.9, 1.9e-6)  # no two such errors are so far apart
+    assert low not in said(1e-6, 0.9, 2.1e-6, worse=4.0) and low in said(1e-6, 0.9, 1e-6, finer=False)
     assert "THIS IS NO SOLUTION" in said(0.9, 1.0, 1e-9) and "No error estimate" in said(np.nan, 0.0, None)
     assert "THIS MAY BE NO SOLUTION" in said(1.8e-3, 0.0, 2.7e-3, residual=4.5e-2)  # a local minimum
     assert "ten times" in said(9.5e-10, 0.12, 1e-9, residual=3e-10)
@@ -404,3 +428,7 @@ def test_parameters_that_are_determined_in_other_ways(recwarn):
     with pytest.warns(UserWarning, match="nothing may determine w") as said:
         sapm.PDE(box, circle, [start], parameters={"w": 6.0})
     assert said[0].filename == __file__
+
+
+def test_digits_of_numbers_that_seeds_agree_on():
+    assert [_digits(*given) for given in ((1.0, 0.5), (1.0, 1e-8), (1.0, 0.0), (0.0, 1.0), (1e6, 1e-9))] == [6, 9, 6, 6, 12]
