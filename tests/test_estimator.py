@@ -1,6 +1,7 @@
 """SAPMRegressor is a scikit-learn estimator, and no worse by default than the usual choices."""
 
 import pickle
+import time
 from dataclasses import replace
 
 import joblib
@@ -17,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import sapm
-from sapm import groups
+from sapm import estimator, groups
 from sapm.estimator import ALPHAS, SAPMRegressor
 
 
@@ -145,6 +146,9 @@ def test_padding_changes_nothing():
     [
         ({"depth": 1}, "depth=1 is too small"),
         ({"activation": "tahn"}, "Did you mean 'tanh'"),
+        ({"max_iter": 0}, "max_iter=0 is too small; give 1 or more"),
+        ({"max_seconds": 0}, "max_seconds=0 must be a positive"),
+        ({"model": "spam"}, "Did you mean 'sapm'"),
         ({"alpha": -1}, "alpha=-1 must be a non-negative"),
         ({"n_init": 0}, "n_init=0 is how many networks are tried; give a whole number, 1 or more"),
         (
@@ -218,3 +222,64 @@ def test_no_better_than_the_mean_is_said():
     with pytest.warns(UserWarning, match="no better than the mean of y on the part that was set aside"):
         SAPMRegressor(depth=2, width=4, max_iter=20).fit(draw.normal(size=(200, 3)), draw.normal(size=200))
     SAPMRegressor(depth=2, width=4, max_iter=20).fit(draw.normal(size=(40, 3)), np.full(40, 3.0))  # the mean is right
+    SAPMRegressor(depth=2, width=4, max_iter=20).fit(draw.normal(size=(12, 3)), np.full(12, 3.0))
+
+
+def test_few_samples_are_learnt():
+    """Nothing is set aside, and the penalty does not make a constant of the network."""
+    x = np.linspace(-1, 1, 12)[:, None]
+    for y in (3 * x[:, 0] + 1, x[:, 0] ** 2, (x[:, 0] > 0.1) * 1.0):
+        model = SAPMRegressor().fit(x, y)
+        assert model.score(x, y) > 0.95 and not hasattr(model, "validation_curve_")
+    with pytest.warns(UserWarning, match="no better than the mean of y in the data"):
+        assert abs(SAPMRegressor(alpha=10.0).fit(x, x[:, 0]).score(x, x[:, 0])) < 0.01
+
+
+def test_a_penalty_that_learns_nothing_is_left_behind(monkeypatch):
+    """Without a part set aside, penalties are tried in turn until one of them learns anything."""
+    monkeypatch.setattr(estimator, "ALPHAS_OF_ALL", (10.0, 1.0, 1e-3, 1e-4))
+    x = np.linspace(-1, 1, 12)[:, None]
+    model = SAPMRegressor(depth=3, width=8, max_iter=100).fit(x, x[:, 0])
+    assert model.alpha_ == 1e-3 and model.score(x, x[:, 0]) > 0.99
+
+
+@pytest.mark.slow
+def test_few_samples_with_noise():
+    """Lines through 8 to 19 rows with noise of a tenth are nearly as good elsewhere as those of Ridge."""
+    for n, inputs in ((8, 1), (12, 3), (19, 3)):
+        draw = np.random.default_rng(n)
+        X, X_test = draw.uniform(-1, 1, (n, inputs)), draw.uniform(-1, 1, (500, inputs))
+        line = np.arange(1.0, inputs + 1)
+        y = X @ line + 0.1 * np.std(X_test @ line) * draw.normal(size=n)
+        assert SAPMRegressor().fit(X, y).score(X_test, X_test @ line) > Ridge(0.1).fit(X, y).score(X_test, X_test @ line) - 0.05
+
+
+def test_the_margin_shrinks_with_what_is_set_aside(monkeypatch):
+    """A fifth above the smallest error is near it on 5 samples, and far from it on 50."""
+    errors = dict(zip(ALPHAS, (0.2, 0.12, 0.1, 0.11, 0.15), strict=True))
+    monkeypatch.setattr(estimator, "_error", lambda result: errors[result.config["options"]["l2"]])
+    for n, alpha in ((40, 1e-2), (500, 3e-3)):
+        x = np.random.default_rng(0).uniform(-1, 1, (n, 1))
+        assert SAPMRegressor(depth=2, width=3, max_iter=1).fit(x, x[:, 0]).alpha_ == alpha
+
+
+@pytest.mark.filterwarnings("ignore:the network is no better")
+def test_seconds_are_for_all_penalties():
+    """One budget for all five, also where it is over before the first step."""
+    x = np.random.default_rng(0).uniform(-1, 1, (60, 1))
+    settings = {"depth": 3, "width": 5, "max_iter": 100_000, "options": {"patience": 100_000, "stall": 0}}
+    SAPMRegressor(**(settings | {"max_iter": 30})).fit(x, x[:, 0])  # compiles
+    began = time.perf_counter()
+    model = SAPMRegressor(**settings, max_seconds=2).fit(x, x[:, 0])
+    assert 1 < time.perf_counter() - began < 10 and set(model.result_.run.status) == {"out of time"} and model.n_iter_ > 1
+    assert SAPMRegressor(**settings, max_seconds=1e-3).fit(x, x[:, 0]).predict(x).shape == (60,)
+
+
+def test_weights_are_answered_in_a_sentence():
+    X, y = data()
+    with pytest.raises(TypeError, match=r"fit takes X and y, not sample_weight; weights are for sapm.solve"):
+        SAPMRegressor().fit(X, y, sample_weight=np.ones(60))
+
+
+def test_many_samples_are_padded_by_little():
+    assert [estimator._rows(n) for n in (3, 65, 1024, 1025, 9000, 27000)] == [64, 128, 1024, 1152, 9216, 28672]
