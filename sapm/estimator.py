@@ -25,9 +25,8 @@ SMALL = 20  # fewer samples than this: none is set aside
 ALPHAS = (1e-1, 1e-2, 3e-3, 1e-3, 1e-4)  # penalties that are tried where a part is set aside
 ALPHAS_OF_ALL = ALPHAS[1:]  # where none is: in turn, until a network has learnt anything
 GUESS = 0.95  # of the error that the mean of y has: a network above it has learnt nothing
-# The largest penalty is taken whose error is above the smallest by no more than a part: this one, or of many samples that are set
-# aside that of one divided by the square root of their number, as chance does.
-MARGIN, MARGIN_OF_ONE = 0.25, 0.5
+# The largest penalty is taken whose error on m samples set aside is above the smallest by no more than these parts of it:
+MARGIN, MARGIN_OF_ONE = 0.25, 6.0  # the second divided by m
 
 
 class SAPMRegressor(RegressorMixin, BaseEstimator):
@@ -136,7 +135,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         learnable = GUESS * guess if guess > 1e-12 * np.mean(Y**2) else np.inf
         found = self._search(problem, learnable, int(draw[1]), networks, end)
         errors = {alpha: _error(result) for alpha, result in found.items()}
-        near = (1 + min(MARGIN, MARGIN_OF_ONE / np.sqrt(len(judged)))) * min(errors.values())
+        near = (1 + min(MARGIN, MARGIN_OF_ONE / len(judged))) * min(errors.values())
         self.alpha_ = max((alpha for alpha in found if errors[alpha] <= near), default=next(iter(found)))
         self.result_ = found[self.alpha_]
         if errors[self.alpha_] > learnable:
