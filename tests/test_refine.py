@@ -404,8 +404,7 @@ def test_a_test_error_that_rose_is_said():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (12, 1))
     line, wrong = [(np.full((8, 1), 0.1), np.zeros(8)), (np.full((1, 8), 1 / 0.8), np.zeros(1))], rng.normal(size=12)
-    found = sapm.refine(
-        line, sapm.Regression(x, x[:, 0] + wrong, test=(x, x[:, 0])), activation="tanh", progress=False, max_iter=30
-    )
+    problem = sapm.Regression(x, x[:, 0] + wrong, test=(x, x[:, 0]))
+    found = sapm.refine(line, problem, activation="tanh", progress=False, max_iter=30)
     assert found.improved and found.after["test_error"] > found.before["test_error"]
-    assert "pairs: trained:" in repr(found).replace("list", "pairs") and "The test error rose" in repr(found)
+    assert repr(found).startswith("<Refined: list, trained: true loss") and "The test error rose" in repr(found)

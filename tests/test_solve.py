@@ -362,7 +362,7 @@ def test_values_without_a_name():
         sapm.solve(curve(), 2, 4, "tanh", 100)
     with pytest.raises(TypeError, match=r"takes network, problem without .* Data are a problem: sapm.Regression\(X, y\)"):
         sapm.refine([], [1.0], [2.0])
-    with pytest.raises(TypeError, match="has no setting 'seeds'. It trains one network, the one that is given"):
+    with pytest.raises(TypeError, match=r"has no setting 'seeds'\. It trains one network, the one that is given"):
         sapm.refine([], curve(), seeds=3)
     with pytest.raises(ValueError, match="It is called 'sigmoid' here"):
         sapm.solve(curve(), activation="logistic")
