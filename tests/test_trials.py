@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sapm
-from sapm import arguments, devices, solver, store
+from sapm import arguments, attempt, devices, store
 from sapm.train import Loop
 
 sys.path.append(str(Path(__file__).parents[1] / "trials"))
@@ -34,7 +34,7 @@ def double_precision():
 
 def test_terminated_killed_and_continued(tmp_path, monkeypatch):
     """SIGTERM: exit 143, the state saved, the command to continue with. Then SIGKILL. Then the uninterrupted run, bit for bit."""
-    monkeypatch.setattr(solver, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "CHECKPOINT_SECONDS", 0.0)
     combination, place, out = COMBINATIONS["curve, LS, gd"], Place(tmp_path), tmp_path / "run"
     for number, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         process = place.start(combination.resume(out) if checkpoints(out) else combination.run(out), [])
