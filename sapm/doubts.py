@@ -18,9 +18,12 @@ from sapm.pointwise import evaluate, numbers_of, place
 from sapm.problem import PDE
 from sapm.shapes import stem
 from sapm.summary import straight
+from sapm.unknown import called
 
 FEW = 32  # points that are probed
+LARGE = 0.05  # of the data: a residual that is none of a solution
 MANY_CORNERS = 4096  # that are looked at
+NODES, ROUNDS = 64, 5  # along a line, and how often one looks closer: as far as 1/63⁵ of it
 CLEAR = 0.01  # of the size of what is compared: by so much it must differ
 
 
@@ -125,6 +128,20 @@ def another_exact(problem: PDE) -> str:
     return ""
 
 
+def kinks(problem: PDE, residual: float) -> str:
+    """What a large residual, relative to the data, is a sign of where nothing smooths u."""
+    equation, names = problem.equation, problem.domain.names
+    space = [name for name in names if name != "t"]
+    u, *others = problem.fields
+    if residual <= LARGE or not equation.nonlinear or equation.order > 1 or others or len(names) < 2:
+        return ""
+    bend = " + ".join(f"{u}.{name}{name}" for name in space)
+    return (
+        f"the residual stays at {residual:.1g} of the data: a nonlinear equation of first order has kinks or shocks, and several "
+        f"solutions, of which this may be a mixture. A small - eps * ({bend}) in the residual chooses one, and rounds it."
+    )
+
+
 def _residual_of_exact(problem: PDE) -> str:
     equation, names = problem.equation, problem.domain.names
     if equation.parameters or not equation.traced:
@@ -201,7 +218,59 @@ def _inward_corner(problem: PDE) -> str:
     return ""
 
 
-RULES = (_time_by_another_name, corners, _leaving, _backwards, _too_many, _not_periodic, _inward_corner, _single)
+@float64
+def _jumping(problem: PDE) -> str:
+    """Where the coefficient of a second derivative jumps along a coordinate of that derivative."""
+    equation, names = problem.equation, problem.domain.names
+    v = np.random.default_rng(0).normal(size=(len(equation.keys), len(equation.fields)))
+    numbers = list(equation.parameters.values())
+    one = jax.vmap(lambda row: jax.jacfwd(lambda w: equation._at(row, w, numbers))(jnp.asarray(v)))
+
+    def coefficients(x: np.ndarray) -> np.ndarray:  # (n, rows, keys, fields)
+        if equation.nonlinear:
+            return np.asarray(one(jnp.asarray(x)))
+        return equation._jacobian(x, np.zeros((len(x), len(equation.keys))))[:, None, :, None]
+
+    lines = [(k, key, name) for k, key in enumerate(equation.keys) if len(key) == 2 for name in dict.fromkeys(key)]
+    for (k, key, name), start in ((line, start) for line in lines for start in problem.domain.points(3, 1)):
+        x = _jump_along(problem.domain, start, names.index(name), lambda x, k=k: coefficients(x)[:, :, k])
+        if x is not None:
+            u = equation.fields[0]
+            return (
+                f"the coefficient of {called(key)} jumps at {place(names, x)}: point by point the equation does not see what "
+                f"holds across a jump. Where a flux K {u}.{name} is to be continuous, make it a function of its own: "
+                f"lambda p, {u}, q: (q.value - K * {u}.{name}, q.{name})."
+            )
+    return ""
+
+
+def _jump_along(domain, start: np.ndarray, i: int, values) -> np.ndarray | None:
+    """Where a function of points jumps on the line through a point along coordinate i, by looking closer and closer."""
+    (center, spread), x = domain.frame, np.repeat(start[None], NODES, 0)
+    ends, size, n = (center[i] - spread[i], center[i] + spread[i]), 0.0, 0
+    for _ in range(ROUNDS):
+        x[:, i] = np.linspace(*ends, NODES)
+        found = values(x).reshape(NODES, -1)
+        apart = np.abs(np.diff(found, axis=0)).max(1)
+        inside = domain.gap(x) >= 0
+        apart = np.where(inside[1:] & inside[:-1] & np.isfinite(apart), apart, 0.0)
+        n = int(apart.argmax())
+        size = size or np.abs(found[inside & np.isfinite(found).all(1)]).max(initial=0.0)
+        if apart[n] <= CLEAR * size:
+            return None
+        ends = (x[n, i], x[n + 1, i])
+    return x[n]
+
+
+def _sound(rule, problem: PDE) -> str:
+    """What a rule says, if it can be asked: no doubt is worth a problem that cannot be stated."""
+    try:
+        return rule(problem)
+    except Exception:
+        return ""
+
+
+RULES = (_time_by_another_name, corners, _leaving, _backwards, _too_many, _not_periodic, _inward_corner, _jumping, _single)
 
 
 def warn_of_doubts(problem, sigma: Activation, config: dict, model: str, stacklevel: int = 4) -> None:
@@ -220,7 +289,7 @@ def doubts(problem, sigma: Activation, config: dict, model: str) -> list[str]:
         own = "" if getattr(problem, "joint", "") else "; to minimise PM's own loss give method='gauss-newton' or 'alternating'"
         found.append(f"model='pm' is trained on the true loss here, since that is what method='auto' stands for{own}.")
     if isinstance(problem, PDE):
-        found += [said for rule in RULES if (said := rule(problem))]
+        found += [said for rule in RULES if (said := _sound(rule, problem))]
     if isinstance(problem, PDE) and sigma.name == "relu":
         found.append("relu has no continuous derivative, so no bound holds for a PDE; use activation='sin' or 'tanh'.")
     return found

@@ -223,7 +223,8 @@ class Equation:
         if wrong.any():
             where = place(self.names, x[wrong.argmax()])
             raise ValueError(
-                f"the residual is linear at the points probed but not at {where}; let that term be small elsewhere, and not 0."
+                f"the residual is linear at the points probed but not at {where}: is it a step in u, by `if` or jnp.where? "
+                "Smooth it, as jax.nn.sigmoid((u.value - 0.5) / 0.02) does. A term that is 0 at most points must be small there."
             )
         return A, c, c0, f
 

@@ -67,6 +67,7 @@ def by_name(function: Callable[P, R]) -> Callable[P, R]:
                 hint = nearest(name, known)
                 if ELSEWHERE.get(name) in known:
                     hint = f" It is called {ELSEWHERE[name]!r} here."
+                    hint += " Several widths are width=[20, 20]." * (name == "layers" and isinstance(value, (list, tuple)))
                 elif name in SEED and "seeds" in known:
                     hint = f" Give seeds=[{brief(value)}] for that one; a number alone says how many."
                 elif name == "seeds" and called == "refine":

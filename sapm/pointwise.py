@@ -36,7 +36,8 @@ def function_of_point(what: str, given) -> Callable:
         if found is not None:
             found.bind(None)
     except TypeError:
-        raise TypeError(f"{what} takes {found}; it must take one argument, the point: lambda p: …") from None
+        own = " For a condition that depends on u see docs/interface.md." if "datum" in what else ""
+        raise TypeError(f"{what} takes {found}; it must take one argument, the point: lambda p: ….{own}") from None
     return given
 
 

@@ -348,7 +348,7 @@ def page(result: Any, title: str = "") -> str:
     if result.run.cut and "interrupted" not in result.run.status:
         lead += f" It was {result.run.cut}"
     if result.run.scores is not None:
-        lead += f" {COMPARED}"
+        lead += f" {COMPARED.format(result.best.seed)}"
     if len(rows) >= MANY:
         lead += f" {result.success()}"
     first, others = best_rows(result)

@@ -74,7 +74,7 @@ class Solution:
             raise AttributeError(name)
         if name not in self.fields:
             how = " It is a function: u(t=0.5, x=xs), or u(points)." if name in CALLED else nearest(name, self.fields)
-            if along := split(name, self.names):
+            if along := split(name.removeprefix("d") if name not in self.names else name, self.names):
                 how = f" Its derivative is u.d({', '.join(map(repr, along))}), a function too."
             raise AttributeError(f"a solution has no {name!r}.{how}")
         W, b = self.weights[-1]

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from sapm import checks, store
 from sapm.attempt import Attempt, Progress, done
 from sapm.devices import agreed, first_process, mesh_of
-from sapm.doubts import CLEAR, another_exact, warn_of_doubts
+from sapm.doubts import CLEAR, another_exact, kinks, warn_of_doubts
 from sapm.environment import environment
 from sapm.jet import Activation
 from sapm.names import brief, by_name
@@ -29,6 +29,7 @@ from sapm.threads import one_thread
 from sapm.train import diagnostics_of
 
 IN_SECOND = "interrupted in a second attempt; this is the first."
+ROOT = " Is it a root, a logarithm or a quotient of u? Keep u away from there, as jnp.maximum(u.value, 1e-6) or hard=True does."
 UNFINISHED = "this ended in no solution, and a second attempt has come to {} of the time only; resume goes on with it (out=…)."
 
 
@@ -124,6 +125,10 @@ def execute(problem, samples: Samples, config: dict, sigma: Activation, **more) 
     elif again and folder is not None and folder.first.is_file():  # a second attempt that was continued
         result = _second_or_first(result, from_file(folder.first, problem, sigma))
     result = _doubted(result)
+    if set(result.run.status) == {"non-finite"} and not done(result.run):
+        result = _saying(result, said := f"nothing was trained: {result.run.reason[0]}{ROOT * (result.samples.kind == 'pde')}")
+        if first_process():
+            warnings.warn(said, stacklevel=5)
     if (share := result.config.get("stage", [1.0])[0]) < 1 and first_process():
         warnings.warn(f"it ended with {share:g} of the time trained on, and nothing is known of u beyond.", stacklevel=5)
     if folder is not None:
@@ -181,11 +186,13 @@ def _saying(result: Result, said: str) -> Result:
 
 
 def _doubted(result: Result) -> Result:
-    """With what is said of the problem's `exact`, where the error is so large that it may be to blame."""
+    """With what is said of the problem where the run is over and its errors are large: by its `exact`, or by kinks."""
     problem, run, said = result.problem, result.run, ""
-    if isinstance(problem, PDE) and problem.exact is not None and not run.cut:
+    if isinstance(problem, PDE) and not run.cut:
         try:
-            said = another_exact(problem) if (result.table[run.best]["solution_error"] or 0.0) > CLEAR else ""
+            best = result.table[run.best]
+            said = another_exact(problem) if problem.exact is not None and (best["solution_error"] or 0.0) > CLEAR else ""
+            said = said or kinks(problem, best["train_error"] or 0.0)
         except KeyboardInterrupt:
             return _cut(result, f"interrupted after {done(run)} iterations.")
     if said and said not in result.config.get("doubts", ()) and first_process():

@@ -18,7 +18,7 @@ LOST = ("dropped", "non-finite")  # seeds that have no say
 # what a configuration says of its moment alone
 PASSING = ("drawn_at", "fresh", "lowest", "ended", "scores", "over", "stage", "again", "second")
 HEADS = {"mean_squared_loss": "true loss", "iterations": "steps"}  # of columns that are called otherwise
-COMPARED = "The seeds' losses are of different points; the best is the one with the smallest true loss at the test points."
+COMPARED = "The seeds' losses are of different points; the best, seed {}, has the smallest true loss at the test points."
 STARTS = {  # of the auxiliary variables, in words
     "uniform": "drawn from U(-1, 1)",
     "forward": "those of a forward pass",
@@ -99,7 +99,7 @@ def summary(result: Any, estimate: bool = True) -> Summary:
     if not result.run.history["iteration"].max() and c["max_iter"]:
         caption += f"\nNO STEP WAS TAKEN: {result.run.reason[result.run.best] or 'the networks are as they were drawn.'}"
     if result.run.scores is not None:
-        caption += f"\n{COMPARED}"
+        caption += f"\n{COMPARED.format(result.best.seed)}"
     if len(result.run.seeds) >= MANY:
         caption += f"\n{result.success()}"
     if "dropped" in result.run.status:

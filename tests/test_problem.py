@@ -14,7 +14,7 @@ from scipy import stats
 import sapm
 from sapm import characteristics
 from sapm.characteristics import reference
-from sapm.doubts import another_exact, doubts
+from sapm.doubts import another_exact, doubts, kinks
 from sapm.jet import tanh
 from sapm.plan import plan
 
@@ -384,6 +384,45 @@ def test_corners_that_point_inwards_are_doubted():
     for shape in (box, box - sapm.Ball(2, 0.3, **xy), box & sapm.Ball(2, 1.2, **xy), box | sapm.Box(x=(1, 2), y=(-1, 1))):
         assert not said(stated(shape))
     assert not said(sapm.PDE(ell, lambda p, u: u.x + 0.5 * u.y, [sapm.Inflow(0.0)]))
+
+
+def test_a_coefficient_that_jumps_is_doubted():
+    """Along the coordinates of its second derivative, also by `if`; steep ones, sources and steps in time are not."""
+    box, square, ends = sapm.Box(x=(0, 1)), sapm.Box(t=(0, 1), x=(0, 1)), [sapm.Dirichlet(0)]
+    K, start = lambda x: jnp.where(x < 0.5, 1.0, 10.0), [sapm.Initial(0), *ends]
+    said = lambda problem: [s for s in doubts(problem, tanh, plan(problem)[0], "sapm") if "jumps" in s]  # noqa: E731
+    for residual in (
+        lambda p, h: K(p.x) * h.xx,
+        lambda p, h: (1.0 if p.x < 0.3 else 1.1) * h.xx,
+        lambda p, h: K(p.x) * (1 + h.value**2) * h.xx,
+    ):
+        (sentence,) = said(sapm.PDE(box, residual, ends))
+        assert sentence.startswith("the coefficient of u.xx jumps at (x=0.") and "(q.value - K * h.x, q.x)" in sentence
+    steep = lambda p, u: (1 + 9 * jax.nn.sigmoid((p.x - 0.5) / 1e-4)) * u.xx  # noqa: E731
+    for residual in (steep, lambda p, u: u.xx - K(p.x), lambda p, u: u.xx + jnp.where(u.value > 0.3, 1.0, 2.0) * u.value**2):
+        assert said(sapm.PDE(box, residual, ends)) == []
+    assert said(sapm.PDE(square, lambda p, u: u.t - K(p.t) * u.xx, start)) == []
+
+
+def test_kinks_are_said_where_the_residual_stays_large():
+    disc, small = (
+        sapm.Ball(2, names=("x", "y")),
+        {"points": 60, "test_points": 10, "boundary_points": 30, "seeds": 1, "max_iter": 3},
+    )
+    distance = sapm.PDE(disc, lambda p, u: u.x**2 + u.y**2 - 1, [sapm.Dirichlet(0)])
+    with pytest.warns(UserWarning, match=r"a nonlinear equation of first order has kinks .* - eps \* \(u.xx \+ u.yy\)"):
+        sapm.solve(distance, depth=2, width=4, **small, progress=False)
+    assert kinks(distance, 0.01) == ""
+    assert kinks(sapm.PDE(disc, lambda p, u: u.x**2 + u.y**2 - 0.1 * (u.xx + u.yy), [sapm.Dirichlet(0)]), 0.5) == ""
+    assert kinks(sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + u.value**2, [sapm.Initial(1)]), 0.5) == ""
+
+
+def test_a_root_of_u_is_said_where_networks_begin():
+    tank = sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + jnp.sqrt(u.value - 9), [sapm.Initial(1)])
+    small = {"depth": 2, "width": 4, "points": 20, "test_points": 10, "boundary_points": 2, "seeds": 2, "max_iter": 2}
+    with pytest.warns(UserWarning, match=r"nothing was trained: .* not finite\. Is it a root") as said:
+        result = sapm.solve(tank, **small, progress=False)
+    assert said[-1].filename == __file__ and "nothing was trained" in str(result.summary())
 
 
 def test_the_error_itself_where_characteristics_tell_it(tmp_path, monkeypatch):

@@ -239,7 +239,8 @@ def test_every_seed_stands_for_its_own_best(tmp_path):
     ends = [result.config["mu"] * np.mean((u(x=[-1, 1]) - [-1, 1]) ** 2) for u in result.seeds]
     scores = [row["test_residual"] ** 2 + end for row, end in zip(result.table, ends, strict=True)]
     assert np.allclose(scores, result.run.scores, rtol=1e-9) and result.run.best == np.argmin(scores)
-    assert "of different points; the best is" in " ".join(str(result.summary(estimate=False)).split())
+    told = " ".join(str(result.summary(estimate=False)).split())
+    assert f"of different points; the best, seed {result.best.seed}, has the smallest" in told
     result.save(tmp_path / "a.sapm")
     back, x = sapm.load(tmp_path / "a.sapm", problem), result.samples.test["x"]
     assert back.run.best == result.run.best and np.array_equal(best_of(tmp_path / "a.sapm")(x), result.best(x))
