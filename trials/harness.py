@@ -6,6 +6,7 @@ A worker that crashes or hangs is the failure of its case alone: another one tak
 from __future__ import annotations
 
 import argparse
+import asyncio  # noqa: F401  (jaxtyping brings it in, and it makes code while it is imported)
 import json
 import os
 import re
