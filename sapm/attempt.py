@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from sapm import store, stream
 from sapm.devices import agreed, anywhere, first_process, held_back
+from sapm.doubts import OUTCOMES
 from sapm.environment import environment
 from sapm.halving import rungs
 from sapm.jet import Activation
@@ -83,7 +84,9 @@ class Attempt:
         if previous is None and options.get("stages") and options.get("resample"):
             samples, config = first_stage(problem, samples, config)
         self.ended = sizes_of(config, "ended")  # the residual elsewhere of the networks that it had ended with
-        self.config = {name: value for name, value in config.items() if name not in ("ended", "scores")}
+        self.config = {name: value for name, value in config.items() if name not in ("ended", "scores", "doubts")}
+        if doubts := [said for said in config.get("doubts", ()) if not said.startswith(OUTCOMES)]:
+            self.config["doubts"] = doubts
         self.problem, self.samples, self.sigma, self.folder = problem, samples, sigma, folder
         self.progress, self.on_record, self.used = progress, on_record, used
         self.method, self.scaling = build(samples, config, sigma), scaling_of(samples, options.get("scale", False))

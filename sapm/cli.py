@@ -277,6 +277,7 @@ def resume(
             before = _ended_at(folder)
             result = continued(folder, max_iter, max_seconds, again, progress=not quiet, devices=used)
             over = not {"out of time", "stopped"} & set(result.run.status) and not result.run.cut
+            over &= not (folder / "first.sapm").exists()  # then it is not this run that goes on
             if over and before == result.history["iteration"].max() and not as_json:
                 show(f"{folder} had ended already, and nothing was left to do; --max-iter beyond {before} goes on", False)
             return result

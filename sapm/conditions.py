@@ -74,9 +74,9 @@ class Condition:
         """Which of the unknown functions it is about."""
         if self.of is None:
             return tuple(range(len(fields)))
-        names = (self.of,) if isinstance(self.of, str) or not isinstance(self.of, (list, tuple)) else self.of
-        for name in names or ("nothing",):
-            if name not in fields or list(names).count(name) > 1:
+        names = list(self.of) if isinstance(self.of, (list, tuple)) else [self.of]
+        for name in names or ["nothing"]:
+            if not isinstance(name, str) or name not in fields or names.count(name) > 1:
                 raise ValueError(
                     f"{type(self).__name__} has of={brief(self.of)}; give one or several of {', '.join(fields)}, each once."
                     + nearest(name, fields)

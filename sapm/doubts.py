@@ -21,6 +21,11 @@ from sapm.summary import straight
 from sapm.unknown import called
 
 FEW = 32  # points that are probed
+OUTCOMES = (
+    "the residual stays",
+    "nothing was trained",
+    "this ended in no solution",
+)  # how sentences begin that a longer run may take back
 LARGE = 0.05  # of the data: a residual that is none of a solution
 MANY_CORNERS = 4096  # that are looked at
 NODES, ROUNDS = 64, 5  # along a line, and how often one looks closer: as far as 1/63⁵ of it
@@ -133,11 +138,12 @@ def kinks(problem: PDE, residual: float) -> str:
     equation, names = problem.equation, problem.domain.names
     space = [name for name in names if name != "t"]
     u, *others = problem.fields
-    if residual <= LARGE or not equation.nonlinear or equation.order > 1 or others or len(names) < 2:
+    several = others or equation.parameters or equation.rows > 1  # of which one cannot tell whether they are nonlinear
+    if not LARGE < residual < np.inf or several or not equation.nonlinear or equation.order > 1 or len(names) < 2:
         return ""
     bend = " + ".join(f"{u}.{name}{name}" for name in space)
     return (
-        f"the residual stays at {residual:.1g} of the data: a nonlinear equation of first order has kinks or shocks, and several "
+        f"{OUTCOMES[0]} at {residual:.1g} of the data: a nonlinear equation of first order has kinks or shocks, and several "
         f"solutions, of which this may be a mixture. A small - eps * ({bend}) in the residual chooses one, and rounds it."
     )
 
@@ -205,7 +211,7 @@ def _inward_corner(problem: PDE) -> str:
         return ""
     (center, spread), fine = domain.frame, domain.fine
     ends = [{end for box in _boxes(domain) for end in box.bounds.get(name, ())} if name != "t" else set() for name in names]
-    place_of = [sorted(found) or [middle] for found, middle in zip(ends, center, strict=True)]
+    place_of = [sorted(found | {middle}) for found, middle in zip(ends, center, strict=True)]
     at = np.array(list(islice(product(*place_of), MANY_CORNERS)))
     at = at[np.abs(domain.gap(at)) <= 1e-9 * spread.min()]
     around = np.random.default_rng(0).normal(size=(400, len(names))) * 1e-3 * fine
@@ -259,7 +265,8 @@ def _jump_along(domain, start: np.ndarray, i: int, values) -> np.ndarray | None:
         if apart[n] <= CLEAR * size:
             return None
         ends = (x[n, i], x[n + 1, i])
-    return x[n]
+    outer = (center[i] - spread[i], center[i] + spread[i])  # where a coefficient may become infinite
+    return None if ends[0] == outer[0] or ends[1] == outer[1] else x[n]
 
 
 def _sound(rule, problem: PDE) -> str:

@@ -54,6 +54,9 @@ class Equation:
     traced: bool = True
     nonlinear: str = ""
 
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in vars(self).items() if name != "function"}  # a program, which is made anew
+
     @property
     def order(self) -> int:
         return max(len(key) for key in self.keys)

@@ -148,6 +148,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         run = self.result_.run
         self.certificate_ = self.result_.certificate
         self.n_iter_ = int(run.history["iteration"][run.best, -1])
+        if not self.n_iter_:
+            warnings.warn("no step was taken: max_seconds was over while it was compiled; give more.", stacklevel=2)
         self.loss_curve_ = run.history["loss"][run.best].tolist()
         if held is not None:
             self.validation_curve_ = run.history["validation_loss"][run.best].tolist()

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from sapm import checks, store
 from sapm.attempt import Attempt, Progress, done
 from sapm.devices import agreed, first_process, mesh_of
-from sapm.doubts import CLEAR, another_exact, kinks, warn_of_doubts
+from sapm.doubts import CLEAR, OUTCOMES, another_exact, kinks, warn_of_doubts
 from sapm.environment import environment
 from sapm.jet import Activation
 from sapm.names import brief, by_name
@@ -30,7 +30,8 @@ from sapm.train import diagnostics_of
 
 IN_SECOND = "interrupted in a second attempt; this is the first."
 ROOT = " Is it a root, a logarithm or a quotient of u? Keep u away from there, as jnp.maximum(u.value, 1e-6) or hard=True does."
-UNFINISHED = "this ended in no solution, and a second attempt has come to {} of the time only; resume goes on with it (out=…)."
+LONG = 50  # iterations: a residual that is large by then stays so
+UNFINISHED = OUTCOMES[2] + ", and a second attempt has come to {} of the time only; resume goes on with it (out=…)."
 
 
 @by_name
@@ -126,7 +127,7 @@ def execute(problem, samples: Samples, config: dict, sigma: Activation, **more) 
         result = _second_or_first(result, from_file(folder.first, problem, sigma))
     result = _doubted(result)
     if set(result.run.status) == {"non-finite"} and not done(result.run):
-        result = _saying(result, said := f"nothing was trained: {result.run.reason[0]}{ROOT * (result.samples.kind == 'pde')}")
+        result = _saying(result, said := f"{OUTCOMES[1]}: {result.run.reason[0]}{ROOT * (result.samples.kind == 'pde')}")
         if first_process():
             warnings.warn(said, stacklevel=5)
     if (share := result.config.get("stage", [1.0])[0]) < 1 and first_process():
@@ -163,19 +164,19 @@ def _second(first: Result, sigma: Activation, more: dict) -> Result:
         if folder is not None:
             folder.save(folder.first, *to_file(first.run, first.samples, first.config))
         begun = problem.samples(settings["points"], settings["boundary_points"], held, settings["mu"])
-        return _second_or_first(Attempt(problem, begun, settings, sigma, **others).result(), first)
+        return _second_or_first(Attempt(problem, begun, settings, sigma, **others).result(), first, 7)
     except KeyboardInterrupt:
         return _cut(first, IN_SECOND)
 
 
-def _second_or_first(second: Result, first: Result) -> Result:
+def _second_or_first(second: Result, first: Result, stacklevel: int = 6) -> Result:
     """The second attempt if it has trained on all of the time, else the first, and a word on it."""
     share = second.config["stage"][0]
     if share == 1 and not set(second.run.status) <= set(LOST):
         return second
     said = UNFINISHED.format(f"{share:g}")
     if not second.run.cut and first_process():
-        warnings.warn(said, stacklevel=6)
+        warnings.warn(said, stacklevel=stacklevel)
     return _cut(_saying(first, said), IN_SECOND if second.run.cut else "")
 
 
@@ -192,7 +193,9 @@ def _doubted(result: Result) -> Result:
         try:
             best = result.table[run.best]
             said = another_exact(problem) if problem.exact is not None and (best["solution_error"] or 0.0) > CLEAR else ""
-            said = said or kinks(problem, best["train_error"] or 0.0)
+            settled = {"converged", "stalled"} & set(run.status) or done(run) >= LONG
+            if settled and not {"out of time", "stopped"} & set(run.status):
+                said = said or kinks(problem, best["train_error"] or 0.0)
         except KeyboardInterrupt:
             return _cut(result, f"interrupted after {done(run)} iterations.")
     if said and said not in result.config.get("doubts", ()) and first_process():

@@ -139,7 +139,7 @@ def parameters(result: Any, estimate: bool = True) -> str:
     found, noise = [], result.standard_errors if estimate else {}
     for name, value in result.best.parameters.items():
         each = [p[name] for p in others]
-        digits = _digits(value, max(each) - min(each))
+        digits = _digits(value, max(each) - min(each) if each else 0.0)
         spread = f" ({min(each):.{digits}g} to {max(each):.{digits}g})" if len(each) > 1 else ""
         found.append(f"{name} = {value:.{digits}g}" + (f" ± {noise[name]:.2g}" if name in noise else "") + spread)
     errors = "; ± is one standard error, by the noise of what was observed" if noise else ""

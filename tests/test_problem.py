@@ -380,7 +380,7 @@ def test_corners_that_point_inwards_are_doubted():
     for shape in (box - sapm.Box(x=(-0.2, 0.2), y=(-0.2, 0.2)), box | sapm.Box(x=(-0.3, 0.3), y=(0, 2))):
         assert said(stated(shape))
     heat = sapm.PDE(sapm.Box(t=(0, 1)) * ell, lambda p, u: u.t - u.xx - u.yy, [sapm.Initial(0), sapm.Dirichlet(0)])
-    assert said(heat)
+    assert said(heat) and said(stated(ell * sapm.Box(z=(0, 1)), lambda p, u: u.xx + u.yy + u.zz))
     for shape in (box, box - sapm.Ball(2, 0.3, **xy), box & sapm.Ball(2, 1.2, **xy), box | sapm.Box(x=(1, 2), y=(-1, 1))):
         assert not said(stated(shape))
     assert not said(sapm.PDE(ell, lambda p, u: u.x + 0.5 * u.y, [sapm.Inflow(0.0)]))
@@ -404,21 +404,32 @@ def test_a_coefficient_that_jumps_is_doubted():
     assert said(sapm.PDE(square, lambda p, u: u.t - K(p.t) * u.xx, start)) == []
 
 
-def test_kinks_are_said_where_the_residual_stays_large():
+def test_kinks_are_said_where_the_residual_stays_large(tmp_path):
     disc, small = (
         sapm.Ball(2, names=("x", "y")),
         {"points": 60, "test_points": 10, "boundary_points": 30, "seeds": 1, "max_iter": 3},
     )
     distance = sapm.PDE(disc, lambda p, u: u.x**2 + u.y**2 - 1, [sapm.Dirichlet(0)])
-    with pytest.warns(UserWarning, match=r"a nonlinear equation of first order has kinks .* - eps \* \(u.xx \+ u.yy\)"):
-        sapm.solve(distance, depth=2, width=4, **small, progress=False)
-    assert kinks(distance, 0.01) == ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sapm.solver.LONG", 3)
+        with pytest.warns(UserWarning, match=r"a nonlinear equation of first order has kinks .* - eps \* \(u.xx \+ u.yy\)"):
+            result = sapm.solve(distance, depth=2, width=4, **small, progress=False)
+    result.save(tmp_path / "a.sapm")
+    longer = sapm.resume(
+        tmp_path / "a.sapm", 4, problem=distance, progress=False
+    )  # too short to say anything, and it is taken back
+    assert "doubts" in result.config and "doubts" not in longer.config
+    assert kinks(distance, 0.01) == kinks(distance, np.nan) == ""
+    rows = sapm.PDE(disc, lambda p, u: (u.x - p.y, u.y - 2 * p.x), [sapm.Dirichlet(0)])
+    found = [sapm.Dirichlet(0), sapm.Observed([[0.1, 0.1]], [0.2])]
+    assert kinks(rows, 0.5) == kinks(sapm.PDE(disc, lambda p, u: u.x + p.c * u.y, found, parameters={"c": 1.0}), 0.5) == ""
     assert kinks(sapm.PDE(disc, lambda p, u: u.x**2 + u.y**2 - 0.1 * (u.xx + u.yy), [sapm.Dirichlet(0)]), 0.5) == ""
     assert kinks(sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + u.value**2, [sapm.Initial(1)]), 0.5) == ""
 
 
 def test_a_root_of_u_is_said_where_networks_begin():
-    tank = sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + jnp.sqrt(u.value - 9), [sapm.Initial(1)])
+    start = [sapm.Initial(1), sapm.Observed([[0.5]], [0.9])]
+    tank = sapm.PDE(sapm.Box(t=(0, 1)), lambda p, u: u.t + p.k * jnp.sqrt(u.value - 9), start, parameters={"k": 1.0})
     small = {"depth": 2, "width": 4, "points": 20, "test_points": 10, "boundary_points": 2, "seeds": 2, "max_iter": 2}
     with pytest.warns(UserWarning, match=r"nothing was trained: .* not finite\. Is it a root") as said:
         result = sapm.solve(tank, **small, progress=False)
