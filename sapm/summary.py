@@ -100,6 +100,8 @@ def summary(result: Any, estimate: bool = True) -> Summary:
         caption += f"\nNO STEP WAS TAKEN: {result.run.reason[result.run.best] or 'the networks are as they were drawn.'}"
     if result.run.scores is not None:
         caption += f"\n{COMPARED.format(result.best.seed)}"
+    elif len(result.run.seeds) > 1:
+        caption += f"\nThe best is seed {result.run.seeds[result.run.best]}."
     if len(result.run.seeds) >= MANY:
         caption += f"\n{result.success()}"
     if "dropped" in result.run.status:
