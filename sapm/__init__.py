@@ -1,69 +1,91 @@
-"""sapm: train deep networks on least-squares problems by self-adaptive weighted auxiliary variables."""
+"""sapm: train deep networks on least-squares problems by self-adaptive weighted auxiliary
+variables.
+"""
 
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 _HOME = {
-    "Box": "domain",
-    "Ball": "domain",
-    "Function": "regression",
-    "Regression": "regression",
-    "PDE": "problem",
-    "Initial": "conditions",
-    "InitialVelocity": "conditions",
-    "Inflow": "conditions",
-    "Dirichlet": "conditions",
-    "Neumann": "conditions",
-    "Robin": "conditions",
-    "Periodic": "conditions",
-    "Observed": "conditions",
-    "Fourier": "embedding",
-    "solve": "solver",
-    "resume": "solver",
-    "refine": "refiner",
-    "Refined": "refiner",
-    "load": "result",
-    "Result": "result",
-    "Solution": "solution",
-    "Certificate": "objective",
-    "Progress": "attempt",
-    "SAPMRegressor": "estimator",
+    "Box": "problem.domain",
+    "Ball": "problem.domain",
+    "Function": "problem.data",
+    "Regression": "problem.data",
+    "PDE": "problem.pde",
+    "Condition": "problem.conditions",
+    "Initial": "problem.conditions",
+    "InitialVelocity": "problem.conditions",
+    "Inflow": "problem.conditions",
+    "Dirichlet": "problem.conditions",
+    "Neumann": "problem.conditions",
+    "Robin": "problem.conditions",
+    "Periodic": "problem.conditions",
+    "Observed": "problem.conditions",
+    "Fourier": "problem.inputs",
+    "solve": "driver.solve",
+    "resume": "driver.solve",
+    "refine": "driver.refine",
+    "Refined": "driver.refine",
+    "load": "results.result",
+    "Result": "results.result",
+    "Solution": "results.solution",
+    "ErrorEstimate": "results.estimates",
+    "Certificate": "objective.certificate",
+    "Progress": "training.run",
+    "Status": "training.run",
+    "SAPMRegressor": "estimators",
+    "Method": "methods.method",
+    "GaussNewton": "methods.options",
+    "Alternating": "methods.options",
+    "GradientDescent": "methods.options",
+    "Adam": "methods.options",
+    "LBFGS": "methods.options",
 }
 
 if TYPE_CHECKING:
-    from sapm.attempt import Progress as Progress
-    from sapm.conditions import Dirichlet as Dirichlet
-    from sapm.conditions import Inflow as Inflow
-    from sapm.conditions import Initial as Initial
-    from sapm.conditions import InitialVelocity as InitialVelocity
-    from sapm.conditions import Neumann as Neumann
-    from sapm.conditions import Observed as Observed
-    from sapm.conditions import Periodic as Periodic
-    from sapm.conditions import Robin as Robin
-    from sapm.domain import Ball as Ball
-    from sapm.domain import Box as Box
-    from sapm.embedding import Fourier as Fourier
-    from sapm.estimator import SAPMRegressor as SAPMRegressor
-    from sapm.objective import Certificate as Certificate
-    from sapm.problem import PDE as PDE
-    from sapm.refiner import Refined as Refined
-    from sapm.refiner import refine as refine
-    from sapm.regression import Function as Function
-    from sapm.regression import Regression as Regression
-    from sapm.result import Result as Result
-    from sapm.result import load as load
-    from sapm.solution import Solution as Solution
-    from sapm.solver import resume as resume
-    from sapm.solver import solve as solve
+    from sapm.driver.refine import Refined as Refined
+    from sapm.driver.refine import refine as refine
+    from sapm.driver.solve import resume as resume
+    from sapm.driver.solve import solve as solve
+    from sapm.estimators import SAPMRegressor as SAPMRegressor
+    from sapm.methods.method import Method as Method
+    from sapm.methods.options import LBFGS as LBFGS
+    from sapm.methods.options import Adam as Adam
+    from sapm.methods.options import Alternating as Alternating
+    from sapm.methods.options import GaussNewton as GaussNewton
+    from sapm.methods.options import GradientDescent as GradientDescent
+    from sapm.objective.certificate import Certificate as Certificate
+    from sapm.problem.conditions import Condition as Condition
+    from sapm.problem.conditions import Dirichlet as Dirichlet
+    from sapm.problem.conditions import Inflow as Inflow
+    from sapm.problem.conditions import Initial as Initial
+    from sapm.problem.conditions import InitialVelocity as InitialVelocity
+    from sapm.problem.conditions import Neumann as Neumann
+    from sapm.problem.conditions import Observed as Observed
+    from sapm.problem.conditions import Periodic as Periodic
+    from sapm.problem.conditions import Robin as Robin
+    from sapm.problem.data import Function as Function
+    from sapm.problem.data import Regression as Regression
+    from sapm.problem.domain import Ball as Ball
+    from sapm.problem.domain import Box as Box
+    from sapm.problem.inputs import Fourier as Fourier
+    from sapm.problem.pde import PDE as PDE
+    from sapm.results.estimates import ErrorEstimate as ErrorEstimate
+    from sapm.results.result import Result as Result
+    from sapm.results.result import load as load
+    from sapm.results.solution import Solution as Solution
+    from sapm.training.run import Progress as Progress
+    from sapm.training.run import Status as Status
 
 
 def __getattr__(name: str):
     """Public names are loaded when first used, so that `import sapm` is quick."""
     if name not in _HOME:
-        raise AttributeError(f"module 'sapm' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise AttributeError(
+            f"module 'sapm' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     return getattr(import_module(f"sapm.{_HOME[name]}"), name)
 
 

@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from sapm.cli import app
+from sapm.cli.main import app
 
 
 def call(*arguments, code=0):

@@ -1,9 +1,12 @@
 """Problems stated through the public interface, small enough to solve in a second or two."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import sapm
+from sapm.problem.domain import Coordinates
+from sapm.problem.equation import Unknown
 
 
 def wave(p):
@@ -31,7 +34,8 @@ def bump(x, y):
 
 
 def turned(p):
-    c, s = jnp.cos(p.t), jnp.sin(p.t)
+    c = jnp.cos(p.t)
+    s = jnp.sin(p.t)
     return bump(c * p.x + s * p.y, -s * p.x + c * p.y)
 
 
@@ -50,4 +54,33 @@ def curve(n=30):
     return sapm.Regression(x, np.sin(3 * x), test=(x[:-1] + 0.01, np.sin(3 * (x[:-1] + 0.01))))
 
 
-SMALL = {"depth": 2, "width": 4, "points": 40, "boundary_points": 20, "test_points": 30, "seeds": 2, "progress": False}
+SMALL = {
+    "depth": 2,
+    "width": 4,
+    "points": 40,
+    "boundary_points": 20,
+    "test_points": 30,
+    "seeds": 2,
+    "progress": False,
+}
+
+
+def typed(residual, names, u, x):
+    """The residual as it was typed, at each row of x, with derivatives of u by nested jax.grad."""
+
+    def derivative(key):
+        def f(row):
+            return jnp.reshape(u(row), ())
+
+        for name in key:
+
+            def f(row, f=f, name=name):
+                return jax.grad(f)(row)[names.index(name)]
+
+        return f
+
+    return jax.vmap(
+        lambda row: residual(
+            Coordinates(names, row), Unknown(names, lambda key: derivative(key)(row))
+        )
+    )(x)

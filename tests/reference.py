@@ -1,11 +1,15 @@
 """The paper as slow, plain NumPy: the specification the fast engine is tested against.
 
-Layout of the paper: samples are columns. X is (d, N), a_l is (M, N), W_l is (out, in), b_l is (out,); the tangents of
-layer l are one array (d, M, N1), slice i for d_{l,i}. Lists over layers start with None: W[l], a[l], beta[l], l = 1..L.
+Layout of the paper: samples are columns. X is (d, N), a_l is (M, N), W_l is (out, in), b_l is
+(out,); the tangents of
+layer l are one array (d, M, N1), slice i for d_{l,i}. Lists over layers start with None: W[l],
+a[l], beta[l], l = 1..L.
 
-A `term` is a set of samples: "regression" (the FNN data), "interior" (superscript (1)), "boundary" (superscript (2)).
-Fixed weights: beta[l] on value defects, l < L (the defect at L is the misfit and has weight 1); alpha[l] on tangent
-defects, l <= L. A family that is None is all ones. Block updates return the new block and leave the point as it is.
+A `term` is a set of samples: "regression" (the FNN data), "interior" (superscript (1)), "boundary"
+(superscript (2)).
+Fixed weights: beta[l] on value defects, l < L (the defect at L is the misfit and has weight 1);
+alpha[l] on tangent defects, l <= L. A family that is None is all ones. Block updates return the new
+block and leave the point as it is.
 """
 
 import copy
@@ -22,20 +26,31 @@ def _s(x):
 
 
 ACTIVATIONS = {  # name: (sigma, sigma', sigma'')
-    "relu": (lambda x: np.where(x > 0, x, 0.0), lambda x: np.where(x > 0, 1.0, 0.0), lambda x: 0.0 * x),
+    "relu": (
+        lambda x: np.where(x > 0, x, 0.0),
+        lambda x: np.where(x > 0, 1.0, 0.0),
+        lambda x: 0.0 * x,
+    ),
     "sin": (np.sin, np.cos, lambda x: -np.sin(x)),
-    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2, lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2)),
+    "tanh": (
+        np.tanh,
+        lambda x: 1 - np.tanh(x) ** 2,
+        lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2),
+    ),
     "sigmoid": (_s, lambda x: _s(x) * _s(-x), lambda x: _s(x) * _s(-x) * (_s(-x) - _s(x))),
     "softplus": (lambda x: np.logaddexp(0.0, x), _s, lambda x: _s(x) * _s(-x)),
 }
-# name: (Lipschitz constant of sigma, bound of |sigma'|, Lipschitz constant of sigma' or None where there is none)
+# name: (Lipschitz constant of sigma, bound of |sigma'|, Lipschitz constant of sigma' or None where
+# there is none)
 CONSTANTS = {"relu": (1.0, 1.0, None), "sin": (1.0, 1.0, 1.0), "softplus": (1.0, 1.0, 0.25)}
 CONSTANTS |= {"tanh": (1.0, 1.0, 4 / math.sqrt(27)), "sigmoid": (0.25, 0.25, 1 / math.sqrt(108))}
 
 
 @dataclass
 class Regression:
-    """Data of the FNN models: X (d, N), Y (m, N); act is a triple of ACTIVATIONS; model is "pm" or "sapm"."""
+    """Data of the FNN models: X (d, N), Y (m, N); act is a triple of ACTIVATIONS; model is "pm" or
+    "sapm".
+    """
 
     X: np.ndarray
     Y: np.ndarray
@@ -46,7 +61,9 @@ class Regression:
 
 @dataclass
 class Pinn:
-    """Data of the PINN models: c(x).grad u = Y1 at X1 with C = [c(x_1) ... c(x_N1)] (d, N1); u = Y2 at X2."""
+    """Data of the PINN models: c(x).grad u = Y1 at X1 with C = [c(x_1) ... c(x_N1)] (d, N1); u = Y2
+    at X2.
+    """
 
     X1: np.ndarray
     Y1: np.ndarray
@@ -63,8 +80,8 @@ class Pinn:
 
 @dataclass
 class Point:
-    """Iterate of Algorithm 1 (W, b, a) or 2 (W, b, a1, a2, d): a up to l = L-1, d up to l = L, d[l] of (d, M_l, N1).
-    rates[term, l] is the step length that every sample tries next."""
+    """Iterate of Algorithm 1 (W, b, a) or 2 (W, b, a1, a2, d): a up to l = L-1, d up to l = L, d[l]
+    of (d, M_l, N1). rates[term, l] is the step length that every sample tries next."""
 
     W: list
     b: list
@@ -89,8 +106,10 @@ def fixed(weights, l):
 
 
 def view(point, data, term):
-    """(X, Y, list of a_l, beta, factor in the loss) of one set of samples. Interior samples have no label of the value:
-    the print's P_L^(1) = Y^(1) - b_L takes the label of c.grad psi for it, but only ever with weight zero."""
+    """(X, Y, list of a_l, beta, factor in the loss) of one set of samples. Interior samples have no
+    label of the value:
+    the print's P_L^(1) = Y^(1) - b_L takes the label of c.grad psi for it, but only ever with
+    weight zero."""
     if term == "regression":
         return data.X, data.Y, point.a, data.beta, 1 / data.X.shape[1]
     if term == "interior":
@@ -123,18 +142,25 @@ def forward(W, b, sigma, X):
 
 def forward_tangents(W, b, sigma, dsigma, X):
     """[None, d_1, ..., d_L] of the network, eq. (24); d_l[i] is the derivative of a_l by x_i."""
-    a, d = forward(W, b, sigma, X), [None]
+    a = forward(W, b, sigma, X)
+    d = [None]
     for l in range(1, len(W)):
         d.append(np.zeros((X.shape[0], W[l].shape[0], X.shape[1])))
         for i, n in product(range(X.shape[0]), range(X.shape[1])):
-            d[l][i, :, n] = W[1][:, i] if l == 1 else W[l] @ (dsigma(a[l - 1][:, n]) * d[l - 1][i, :, n])
+            d[l][i, :, n] = (
+                W[1][:, i] if l == 1 else W[l] @ (dsigma(a[l - 1][:, n]) * d[l - 1][i, :, n])
+            )
     return d
 
 
 def value_pair(point, data, l, n, term):
-    """(A_l[n], P_l[n] + b_l) of Section 2.4 and the Appendix: what enters layer l and what should leave it."""
+    """(A_l[n], P_l[n] + b_l) of Section 2.4 and the Appendix: what enters layer l and what should
+    leave it.
+    """
     X, Y, a, _, _ = view(point, data, term)
-    return X[:, n] if l == 1 else data.act[0](a[l - 1][:, n]), Y[:, n] if l == depth(point) else a[l][:, n]
+    return X[:, n] if l == 1 else data.act[0](a[l - 1][:, n]), Y[:, n] if l == depth(point) else a[
+        l
+    ][:, n]
 
 
 def value_defect(point, data, l, n, term):
@@ -145,8 +171,13 @@ def value_defect(point, data, l, n, term):
 
 def tangent_input(point, data, l, i, n):
     """Appendix, Z_{l,i}[n]; for l = 1 the i-th unit vector.
-    Corrected: eq. (eq:w1) prints the unit vectors sample by sample, but D_1 on its right has i as the outer index."""
-    return np.eye(len(data.X1))[:, i] if l == 1 else data.act[1](point.a1[l - 1][:, n]) * point.d[l - 1][i, :, n]
+    Corrected: eq. (eq:w1) prints the unit vectors sample by sample, but D_1 on its right has i as
+    the outer index."""
+    return (
+        np.eye(len(data.X1))[:, i]
+        if l == 1
+        else data.act[1](point.a1[l - 1][:, n]) * point.d[l - 1][i, :, n]
+    )
 
 
 def tangent_defect(point, data, l, i, n):
@@ -156,19 +187,27 @@ def tangent_defect(point, data, l, i, n):
 
 def omega(point, data, l):
     """eq. (27) with omega_L = 1: the product of |W_j|_F^2 over j > l. PM: 1."""
-    return 1.0 if data.model == "pm" else math.prod(square(point.W[j]) for j in range(l + 1, depth(point) + 1))
+    return (
+        1.0
+        if data.model == "pm"
+        else math.prod(square(point.W[j]) for j in range(l + 1, depth(point) + 1))
+    )
 
 
 def Omega_squared(point, data, l, n):
-    """Squared n-th diagonal entry of Omega_l (Section 3.3); also gamma_{n,l}, theta_l[n], delta_{n,l}. PM: 1.
-    Corrected: theta_l prints d_{l,i} under its sum over layers k (d_{k,i} is meant), delta_{n,l} lacks the sum over i;
+    """Squared n-th diagonal entry of Omega_l (Section 3.3); also gamma_{n,l}, theta_l[n],
+    delta_{n,l}. PM: 1.
+    Corrected: theta_l prints d_{l,i} under its sum over layers k (d_{k,i} is meant), delta_{n,l}
+    lacks the sum over i;
     both come from derivatives of the loss, whose factor is this one."""
     pairs = product(range(data.X1.shape[0]), range(l, depth(point)))
     return 1.0 if data.model == "pm" else sum(square(point.d[j][i, :, n]) for i, j in pairs)
 
 
 def value_weight(point, data, l, n, term):
-    """Factor of a squared value defect beside omega_l: beta_l/N (at L: 1/N), times Omega_l^2 for interior samples."""
+    """Factor of a squared value defect beside omega_l: beta_l/N (at L: 1/N), times Omega_l^2 for
+    interior samples.
+    """
     _, _, _, beta, scale = view(point, data, term)
     weight = scale * (fixed(beta, l) if l < depth(point) else 1.0)
     return weight * Omega_squared(point, data, l, n) if term == "interior" else weight
@@ -184,21 +223,40 @@ def J(point, data):
     """eqs. (28), (LS_PINN). Corrected: the network there is psi, not phi."""
     d = forward_tangents(point.W, point.b, data.act[0], data.act[1], data.X1)[-1]
     a = forward(point.W, point.b, data.act[0], data.X2)[-1]
-    interior = sum(square(data.C[:, n] @ d[:, :, n] - data.Y1[:, n]) for n in range(d.shape[2])) / d.shape[2]
-    return interior + data.mu * sum(square(a[:, n] - data.Y2[:, n]) for n in range(a.shape[1])) / a.shape[1]
+    interior = (
+        sum(square(data.C[:, n] @ d[:, :, n] - data.Y1[:, n]) for n in range(d.shape[2]))
+        / d.shape[2]
+    )
+    return (
+        interior
+        + data.mu * sum(square(a[:, n] - data.Y2[:, n]) for n in range(a.shape[1])) / a.shape[1]
+    )
 
 
 def loss(point, data):
-    """Loss with auxiliary variables, by data.model: eqs. (PM_FNN), (SAPM_FNN), (PM_PINN), (SAPM_PINN)."""
+    """Loss with auxiliary variables, by data.model: eqs. (PM_FNN), (SAPM_FNN), (PM_PINN),
+    (SAPM_PINN).
+    """
     total = 0.0
     for l in range(1, depth(point) + 1):
         w = omega(point, data, l)
         for term, n in samples(point, data, l):
-            total += w * value_weight(point, data, l, n, term) * square(value_defect(point, data, l, n, term))
+            total += (
+                w
+                * value_weight(point, data, l, n, term)
+                * square(value_defect(point, data, l, n, term))
+            )
         for i, n in tangents(data):
-            total += w * fixed(data.alpha, l) * square(tangent_defect(point, data, l, i, n)) / data.X1.shape[1]
+            total += (
+                w
+                * fixed(data.alpha, l)
+                * square(tangent_defect(point, data, l, i, n))
+                / data.X1.shape[1]
+            )
     for n in range(data.X1.shape[1] if isinstance(data, Pinn) else 0):
-        total += square(data.C[:, n] @ point.d[depth(point)][:, :, n] - data.Y1[:, n]) / data.X1.shape[1]
+        total += (
+            square(data.C[:, n] @ point.d[depth(point)][:, :, n] - data.Y1[:, n]) / data.X1.shape[1]
+        )
     return total
 
 
@@ -212,25 +270,39 @@ def L_S(point, data):
     return loss(point, replace(data, model="sapm"))
 
 
-J_P, J_S = L_P, L_S
+J_P = L_P
+J_S = L_S
 
 
 def ridge_W(point, data, l):
-    """lambda_l of Section 2.4 (FNN) and of the Appendix (PINN), for the W_l problem divided by omega_l. PM: 0.
-    Corrected: the FNN sum gets 1/N (the data term here has it, as in Algorithm 2), the PINN's boundary sum gets mu.
+    """lambda_l of Section 2.4 (FNN) and of the Appendix (PINN), for the W_l problem divided by
+    omega_l. PM: 0.
+    Corrected: the FNN sum gets 1/N (the data term here has it, as in Algorithm 2), the PINN's
+    boundary sum gets mu.
     The print splits Omega_m^2 of a PINN into layers m..l-1 (tilde Omega_m) and l..L-1 (Omega_l)."""
     lam = 0.0
     for m in range(1, 1 if data.model == "pm" else l):
         tilde_omega = math.prod(square(point.W[k]) for k in range(m + 1, l))
         for term, n in samples(point, data, m):
-            lam += tilde_omega * value_weight(point, data, m, n, term) * square(value_defect(point, data, m, n, term))
+            lam += (
+                tilde_omega
+                * value_weight(point, data, m, n, term)
+                * square(value_defect(point, data, m, n, term))
+            )
         for i, n in tangents(data):
-            lam += tilde_omega * fixed(data.alpha, m) / data.X1.shape[1] * square(tangent_defect(point, data, m, i, n))
+            lam += (
+                tilde_omega
+                * fixed(data.alpha, m)
+                / data.X1.shape[1]
+                * square(tangent_defect(point, data, m, i, n))
+            )
     return lam
 
 
 def xi(point, data, l, n):
-    """Appendix, xi_{n,l}: ridge of the d_l[n] problem multiplied by N1 and divided by omega_{l+1}. PM: 0."""
+    """Appendix, xi_{n,l}: ridge of the d_l[n] problem multiplied by N1 and divided by omega_{l+1}.
+    PM: 0.
+    """
     total = 0.0
     for j in range(1, 1 if data.model == "pm" else l + 1):
         factor = fixed(data.beta1, j) * math.prod(square(point.W[k]) for k in range(j + 1, l + 2))
@@ -239,8 +311,10 @@ def xi(point, data, l, n):
 
 
 def update_W(point, data, l, joint=False):
-    """W_l from eq. (25) (FNN), eqs. (eq:wl), (eq:w1) (PINN); joint=True: (W_l, b_l) at once, ridge on W_l only.
-    Corrected: the boundary columns carry sqrt(mu), as in the loss; the FNN columns 1/sqrt(N), to match the ridge."""
+    """W_l from eq. (25) (FNN), eqs. (eq:wl), (eq:w1) (PINN); joint=True: (W_l, b_l) at once, ridge
+    on W_l only.
+    Corrected: the boundary columns carry sqrt(mu), as in the loss; the FNN columns 1/sqrt(N), to
+    match the ridge."""
     (out, width), lam, rows, targets = point.W[l].shape, ridge_W(point, data, l), [], []
 
     def column(weight, one, z, target):
@@ -248,7 +322,12 @@ def update_W(point, data, l, joint=False):
         targets.append(math.sqrt(weight) * (target if joint else target - one * point.b[l]))
 
     for i, n in tangents(data):
-        column(fixed(data.alpha, l) / data.X1.shape[1], 0.0, tangent_input(point, data, l, i, n), point.d[l][i, :, n])
+        column(
+            fixed(data.alpha, l) / data.X1.shape[1],
+            0.0,
+            tangent_input(point, data, l, i, n),
+            point.d[l][i, :, n],
+        )
     for term, n in samples(point, data, l):
         column(value_weight(point, data, l, n, term), 1.0, *value_pair(point, data, l, n, term))
     for k in range(width):
@@ -258,19 +337,28 @@ def update_W(point, data, l, joint=False):
 
 
 def update_b(point, data, l):
-    """b_l from eq. (26) (FNN), eqs. (eq:bl), (eq:bL) (PINN). Corrected: sqrt(mu) on the boundary columns."""
-    rows, targets = [], []
+    """b_l from eq. (26) (FNN), eqs. (eq:bl), (eq:bL) (PINN). Corrected: sqrt(mu) on the boundary
+    columns.
+    """
+    rows = []
+    targets = []
     for term, n in samples(point, data, l):
-        root, (z, target) = math.sqrt(value_weight(point, data, l, n, term)), value_pair(point, data, l, n, term)
+        root, (z, target) = (
+            math.sqrt(value_weight(point, data, l, n, term)),
+            value_pair(point, data, l, n, term),
+        )
         rows.append([root])
         targets.append(root * (target - point.W[l] @ z))
     return lstsq(np.array(rows), np.array(targets), rcond=None)[0][0]
 
 
 def update_d(point, data, l):
-    """d_l from eq. (eq:dli), l < L, or eq. (eq:dLi), l = L. Corrected: the latter's right-hand side ends in D_{L,d}.
-    Rows of defect l+1, of defect l and of the equation carry alpha_{l+1}, alpha_l and 1. PM: |W_{l+1}|_F becomes 1."""
-    new, here = np.zeros_like(point.d[l]), math.sqrt(fixed(data.alpha, l))
+    """d_l from eq. (eq:dli), l < L, or eq. (eq:dLi), l = L. Corrected: the latter's right-hand side
+    ends in D_{L,d}.
+    Rows of defect l+1, of defect l and of the equation carry alpha_{l+1}, alpha_l and 1. PM:
+    |W_{l+1}|_F becomes 1."""
+    new = np.zeros_like(point.d[l])
+    here = math.sqrt(fixed(data.alpha, l))
     dim, out, N1 = new.shape
     for n in range(N1):
         D = np.array([point.W[l] @ tangent_input(point, data, l, i, n) for i in range(dim)])
@@ -278,19 +366,27 @@ def update_d(point, data, l):
             rows = np.vstack([data.C[:, n], here * np.eye(dim)])
             new[:, :, n] = lstsq(rows, np.vstack([data.Y1[:, n], here * D]), rcond=None)[0]
             continue
-        above, W = math.sqrt(fixed(data.alpha, l + 1)), point.W[l + 1]
-        norm, ridge = 1.0 if data.model == "pm" else math.sqrt(square(W)), math.sqrt(xi(point, data, l, n))
+        above = math.sqrt(fixed(data.alpha, l + 1))
+        W = point.W[l + 1]
+        norm = 1.0 if data.model == "pm" else math.sqrt(square(W))
+        ridge = math.sqrt(xi(point, data, l, n))
         slope = np.diag(data.act[1](point.a1[l][:, n]))
         rows = np.vstack([above * W @ slope, here * norm * np.eye(out), ridge * np.eye(out)])
         for i in range(dim):
-            targets = np.concatenate([above * point.d[l + 1][i, :, n], here * norm * D[i], np.zeros(out)])
+            targets = np.concatenate(
+                [above * point.d[l + 1][i, :, n], here * norm * D[i], np.zeros(out)]
+            )
             new[i, :, n] = lstsq(rows, targets, rcond=None)[0]
     return new
 
 
 def local_loss_a(point, data, l, n, term, a):
-    """The part of the loss that depends on column n of a_l, at the value a: S_l of Section 2.4 with all its factors."""
-    here, above, W = omega(point, data, l), omega(point, data, l + 1), point.W[l + 1]
+    """The part of the loss that depends on column n of a_l, at the value a: S_l of Section 2.4 with
+    all its factors.
+    """
+    here = omega(point, data, l)
+    above = omega(point, data, l + 1)
+    W = point.W[l + 1]
     predicted = point.W[l] @ value_pair(point, data, l, n, term)[0] + point.b[l]
     total = here * value_weight(point, data, l, n, term) * square(predicted - a)
     if (term, n) in samples(point, data, l + 1):
@@ -303,39 +399,52 @@ def local_loss_a(point, data, l, n, term, a):
 
 
 def gradient_a(point, data, l, term):
-    """Gradient of the whole loss by a_l, of its shape (M, N): the displayed gradients of Sections 2.4 and 3.4.
-    Corrected: the print drops the common factors omega_{l+1}/N, omega_{l+1}/N1, mu omega_{l+1}/N2; kept here."""
+    """Gradient of the whole loss by a_l, of its shape (M, N): the displayed gradients of Sections
+    2.4 and 3.4.
+    Corrected: the print drops the common factors omega_{l+1}/N, omega_{l+1}/N1, mu omega_{l+1}/N2;
+    kept here."""
     values, W, (_, dsigma, ddsigma) = view(point, data, term)[2][l], point.W[l + 1], data.act
-    here, above, gradient = omega(point, data, l), omega(point, data, l + 1), np.zeros_like(values)
+    here = omega(point, data, l)
+    above = omega(point, data, l + 1)
+    gradient = np.zeros_like(values)
     for n in range(values.shape[1]):
         a = values[:, n]
         g = -here * value_weight(point, data, l, n, term) * value_defect(point, data, l, n, term)
         if (term, n) in samples(point, data, l + 1):
-            weight, defect = value_weight(point, data, l + 1, n, term), value_defect(point, data, l + 1, n, term)
+            weight = value_weight(point, data, l + 1, n, term)
+            defect = value_defect(point, data, l + 1, n, term)
             g += above * weight * (W.T @ defect) * dsigma(a)
         for i in range(data.X1.shape[0] if term == "interior" else 0):
-            weight, defect = fixed(data.alpha, l + 1) / data.X1.shape[1], tangent_defect(point, data, l + 1, i, n)
+            weight = fixed(data.alpha, l + 1) / data.X1.shape[1]
+            defect = tangent_defect(point, data, l + 1, i, n)
             g += above * weight * (W.T @ defect) * point.d[l][i, :, n] * ddsigma(a)
         gradient[:, n] = 2 * g
     return gradient
 
 
 def gradient_step(point, data, l, term, shared=False):
-    """One descent step for a_l; the paper asks for a line search and leaves its rule open. Ours: one trial for each column,
-    a - rate * gradient / (2 * weight of the column's value defect); taken where the column's part of the loss meets
-    Armijo's rule, and then its rate grows 1.5 times (at most to 4), elsewhere it halves (at least 1e-6). Rates start at 1.
-    shared: the columns' parts are added up, so that all steps are taken or none."""
-    a, gradient = view(point, data, term)[2][l], gradient_a(point, data, l, term)
-    rates, trial = point.rates.setdefault((term, l), np.ones(a.shape[1])), a.copy()
+    """One descent step for a_l; the paper asks for a line search and leaves its rule open. Ours:
+    one trial for each column, a - rate * gradient / (2 * weight of the column's value defect);
+    taken where the column's part of the loss meets Armijo's rule, and then its rate grows 1.5 times
+    (at most to 4), elsewhere it halves (at least 1e-6). Rates start at 1. shared: the columns'
+    parts are added up, so that all steps are taken or none."""
+    a = view(point, data, term)[2][l]
+    gradient = gradient_a(point, data, l, term)
+    rates = point.rates.setdefault((term, l), np.ones(a.shape[1]))
+    trial = a.copy()
     excess = np.zeros(a.shape[1])
     for n in range(a.shape[1]):
         weight = omega(point, data, l) * value_weight(point, data, l, n, term)
         direction = -gradient[:, n] / (2 * weight) if weight > 0 else np.zeros(a.shape[0])
         trial[:, n] = a[:, n] + rates[n] * direction
-        rise = local_loss_a(point, data, l, n, term, trial[:, n]) - local_loss_a(point, data, l, n, term, a[:, n])
+        rise = local_loss_a(point, data, l, n, term, trial[:, n]) - local_loss_a(
+            point, data, l, n, term, a[:, n]
+        )
         excess[n] = rise - 1e-4 * rates[n] * float(gradient[:, n] @ direction)
     taken = np.full(a.shape[1], excess.sum() <= 0) if shared else excess <= 0
-    point.rates[term, l] = np.where(taken, np.minimum(1.5 * rates, 4.0), np.maximum(0.5 * rates, 1e-6))
+    point.rates[term, l] = np.where(
+        taken, np.minimum(1.5 * rates, 4.0), np.maximum(0.5 * rates, 1e-6)
+    )
     return np.where(taken, trial, a)
 
 
@@ -363,7 +472,9 @@ def algorithm_1(point, data, joint=False, shared=False):
 
 
 def algorithm_2(point, data, joint=False, shared=False):
-    """One sweep of Algorithm 2: W_L, b_L, d_L, then for l = L-1..1: W_l, b_l, d_l, a_l^(1), a_l^(2). New point."""
+    """One sweep of Algorithm 2: W_L, b_L, d_L, then for l = L-1..1: W_l, b_l, d_l, a_l^(1),
+    a_l^(2). New point.
+    """
     point = copy.deepcopy(point)
     for l in range(depth(point), 0, -1):
         solve_W_b(point, data, l, joint)
@@ -375,22 +486,34 @@ def algorithm_2(point, data, joint=False, shared=False):
 
 
 def theorem_1_printed(B, L, beta=None):
-    """Theorem 1: the mean square loss is at most this times L_S, with B the Lipschitz constant of sigma."""
+    """Theorem 1: the mean square loss is at most this times L_S, with B the Lipschitz constant of
+    sigma.
+    """
     return max(1.0, B ** (2 * L - 2)) * max([1.0, *(1 / fixed(beta, l) for l in range(1, L))]) * L
 
 
 def theorem_1_sharp(B, L, beta=None):
-    """The same by a weighted Cauchy-Schwarz inequality on the last display of the proof of Theorem 1."""
+    """The same by a weighted Cauchy-Schwarz inequality on the last display of the proof of Theorem
+    1.
+    """
     return 1.0 + sum(B ** (2 * (L - l)) / fixed(beta, l) for l in range(1, L))
 
 
 def theorem_3_printed(C_s, B_ds, C_ds, B_c, d, L, alpha=None, beta1=None, beta2=None):
-    """Theorem 3: J is at most this times J_S; C_s, B_ds, C_ds as in CONSTANTS, |c_i| <= B_c; beta_L is read as 1.
-    Kept as printed: for B_ds, C_s < 1 < C_ds its maximum lacks B_c^2 C_ds^2 (power 0) and the bound can fail."""
+    """Theorem 3: J is at most this times J_S; C_s, B_ds, C_ds as in CONSTANTS, |c_i| <= B_c; beta_L
+    is read as 1.
+    Kept as printed: for B_ds, C_s < 1 < C_ds its maximum lacks B_c^2 C_ds^2 (power 0) and the bound
+    can fail."""
     if C_ds is None:
         raise ValueError("Theorem 3 needs a Lipschitz continuous sigma'")
     powers = [C_ds**2 * max(B_ds**p, C_s**p) for p in (2 * L - 4, 2 * L - 6)]
     interior = max(1.0, B_c**2, B_c**2 * B_ds ** (2 * L - 2), B_c**2 * max(powers))
-    interior *= max(1.0, *(1 / fixed(alpha, l) for l in range(1, L + 1)), *(1 / fixed(beta1, l) for l in range(1, L)))
-    boundary = max(1.0, C_s ** (2 * L - 2)) * max([1.0, *(1 / fixed(beta2, l) for l in range(1, L))])
+    interior *= max(
+        1.0,
+        *(1 / fixed(alpha, l) for l in range(1, L + 1)),
+        *(1 / fixed(beta1, l) for l in range(1, L)),
+    )
+    boundary = max(1.0, C_s ** (2 * L - 2)) * max(
+        [1.0, *(1 / fixed(beta2, l) for l in range(1, L))]
+    )
     return max(interior, boundary) * d * L * (L + 1)

@@ -1,4 +1,4 @@
-"""Descent on any of the losses by optax: plain gradient descent with a decaying rate, Adam, L-BFGS."""
+"""Descent on any of the losses by optax: gradient descent with a decaying rate, Adam, L-BFGS."""
 
 from __future__ import annotations
 
@@ -9,25 +9,45 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from sapm.jet import Activation, activation, float64
 from sapm.methods.method import OnePhase
-from sapm.network import Network, initialise
-from sapm.objective import Objective, Point, check_widths, mean_square, penalty, start_point, true_loss
+from sapm.numerics.activations import Activation, activation
+from sapm.numerics.network import Network, initialise
+from sapm.objective.penalty import (
+    Objective,
+    Point,
+    check_widths,
+    mean_square,
+    penalty,
+    start_point,
+    true_loss,
+)
+from sapm.precision import float64
 
-OPTIMISERS = ("gd", "adam", "lbfgs")
+LBFGS_MEMORY = 20  # pairs (step, change of the gradient) that the Hessian is estimated from
 
 
 class DescentState(eqx.Module):
+    """The state of a seed.
+
+    - `variables`: what is descended on: the network (LS), or the network with the auxiliary
+      variables (PM, SAPM).
+    - `optimiser`: the state of the optax optimiser.
+    """
+
     variables: Network | Point
     optimiser: Any
 
 
-class Descent(OnePhase):
-    """LS: over the network. PM, SAPM: over the network and the auxiliary variables at once.
+class DescentEngine(OnePhase):
+    """Minimise a loss f by steps x ← x + p(∇f), where x is the network (LS), or the network and all
+    auxiliary variables at once (PM, SAPM).
 
-    gd and adam have a rate that halves every `halving` iterations; lbfgs has a line search of its own.
+    - `name`: the optimiser. "gd": p = -η ∇f. "adam": Adam with the rate η. "lbfgs": L-BFGS with a
+      line search, which has no rate.
+    - `rate`, `halving`: η = rate · 2^(-k/halving) in step k.
+    - `weights`, `start`: how weights and auxiliary variables are drawn.
     """
 
     objective: Objective
@@ -39,41 +59,46 @@ class Descent(OnePhase):
     weights: str = eqx.field(static=True, default="paper")
     start: str = eqx.field(static=True, default="uniform")
 
+    def _rate_at(self, count: ArrayLike) -> Array:
+        """The rate of step `count`. Unlike optax's own schedules it takes traced numbers, so that
+        another rate needs no compilation.
+        """
+        return self.rate * 0.5 ** (count / self.halving)
+
     def _optimiser(self) -> optax.GradientTransformationExtraArgs:
         if self.name == "lbfgs":
-            return optax.lbfgs(memory_size=20)
+            return optax.lbfgs(memory_size=LBFGS_MEMORY)
+        make = optax.sgd if self.name == "gd" else optax.adam
+        return optax.with_extra_args_support(make(self._rate_at))
 
-        def rate(count):  # optax's own schedules want a concrete rate; this one may change without a recompilation
-            return self.rate * 0.5 ** (count / self.halving)
-
-        return optax.with_extra_args_support(optax.sgd(rate) if self.name == "gd" else optax.adam(rate))
-
-    def _loss(self, variables) -> Float[Array, ""]:
+    def _loss(self, variables: Network | Point) -> Float[Array, ""]:
         if isinstance(variables, Point):
             return penalty(self.objective, variables)
         return true_loss(self.objective, variables)
 
     def init(self, key) -> DescentState:
         k_weights, k_start = jax.random.split(key)
-        network = initialise(k_weights, self.widths, self.sigma, self.weights, self.objective.constants)
-        variables = network
-        if self.objective.model != "ls":
-            variables = start_point(k_start, self.objective, network, self.start)
-        return self._at(variables)
+        constants = self.objective.constants
+        network = initialise(k_weights, self.widths, self.sigma, self.weights, constants)
+        return self._state_at(k_start, network, self.start)
 
     def begin(self, network: Network) -> DescentState:
-        """The state at a given network, with the auxiliary variables (if any) of its forward pass."""
-        if self.objective.model == "ls":
-            return self._at(network)
-        return self._at(start_point(jax.random.key(0), self.objective, network, "forward"))
+        """The state at a given network, with auxiliary variables (if any) of its forward pass."""
+        return self._state_at(jax.random.key(0), network, "forward")
 
-    def _at(self, variables: Network | Point) -> DescentState:
+    def _state_at(self, key, network: Network, start: str) -> DescentState:
+        variables: Network | Point = network
+        if self.objective.model != "ls":
+            variables = start_point(key, self.objective, network, start)
         return DescentState(variables, self._optimiser().init(variables))  # type: ignore[arg-type]
 
     def step(self, state: DescentState) -> DescentState:
-        optimiser, variables = self._optimiser(), state.variables
-        if self.name == "lbfgs":
-            value, gradient = optax.value_and_grad_from_state(self._loss)(variables, state=state.optimiser)
+        optimiser = self._optimiser()
+        variables = state.variables
+        if self.name == "lbfgs":  # its line search has computed both already
+            value, gradient = optax.value_and_grad_from_state(self._loss)(
+                variables, state=state.optimiser
+            )
         else:
             value, gradient = jax.value_and_grad(self._loss)(variables)
         extra = {"value": value, "grad": gradient, "value_fn": self._loss}
@@ -103,12 +128,13 @@ def descent(
     halving: float = 1e4,
     init: str = "paper",
     start: str = "uniform",
-) -> Descent:
-    """Plain gradient descent ("gd", the paper's LS baseline), "adam" or "lbfgs" on the objective's own loss."""
-    if name not in OPTIMISERS:
-        raise ValueError(f"name={name!r} is not known; use one of {', '.join(OPTIMISERS)}.")
-    if not (rate > 0 and halving > 0):
-        raise ValueError(f"rate={rate} and halving={halving} must be positive.")
-    sigma = activation(sigma)
+) -> DescentEngine:
+    """The engine of descent on the loss of an objective.
+
+    - `name`: "gd" (the paper's baseline for LS), "adam" or "lbfgs".
+    - `rate`, `halving`: the rate of the first step, and the number of steps in which it halves.
+    - other parameters: see `Method.engine`.
+    """
     check_widths(obj, widths)
-    return Descent(obj, jnp.asarray(float(rate)), jnp.asarray(float(halving)), name, tuple(widths), sigma, init, start)
+    rates = jnp.asarray(float(rate)), jnp.asarray(float(halving))
+    return DescentEngine(obj, *rates, name, tuple(widths), activation(sigma), init, start)

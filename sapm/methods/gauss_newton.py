@@ -1,6 +1,11 @@
-"""Gauss-Newton on the losses of LS, PM and SAPM: damped steps on the linearised network (`sapm.linearise`).
+"""Gauss-Newton on the losses of LS, PM and SAPM: damped steps on the linearised network.
 
-With the auxiliary variables on the forward pass it is Levenberg-Marquardt on the true loss.
+Every step minimises
+
+    |ρ̃ + J̃ δθ|² + ν |δθ|²
+
+with the residual ρ̃ and the Jacobian J̃ of `sapm.methods.linearise` and the damping ν. If the
+auxiliary variables are those of the forward pass, this is Levenberg-Marquardt on the true loss.
 """
 
 from __future__ import annotations
@@ -18,9 +23,9 @@ from jax import lax
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float, Int
 
-from sapm.jet import Activation, activation, float64
-from sapm.linearise import (
-    TINY,
+from sapm.methods.linearise import (
+    DIVISOR_FLOOR,
+    Jacobian,
     Linear,
     Residual,
     Rows,
@@ -28,35 +33,80 @@ from sapm.linearise import (
     dense,
     flatten,
     gram,
+    jacobian,
     linearise,
     normal,
     root_weight,
     rows_of,
     squares,
     times,
-    total,
     transposed,
     unflatten,
     unroot,
 )
-from sapm.network import Dense, Network, Stack, initialise
-from sapm.objective import Objective, Point, check_widths, mean_square, penalty, start_point, true_loss
+from sapm.numerics.activations import Activation, activation
+from sapm.numerics.network import Network, Stack, initialise
+from sapm.objective.penalty import (
+    Objective,
+    Point,
+    check_widths,
+    mean_square,
+    penalty,
+    start_point,
+    true_loss,
+)
+from sapm.precision import float64
 
 ALGEBRA = ("primal", "dual", "dense", "free")
-PASSING, CACHE = 200, 8e6  # measured on two cores: 5 to 10 ns for an entry, where products of matrices do 46 operations in a ns
-MEMORY = 4e9  # bytes of the matrix of a seed: beyond, none is made ("free")
-PRECISION, PRODUCTS = 1e-4, 200  # of conjugate gradients without a matrix: relative residual, and products at most
-DOWN, UP, TRIES = 30.0, 3.0, 4  # the damping after a step that is taken, that fails; trials from one linearisation
-DAMPING, DAMPING_RELU = 1e-2, 100.0  # at the start
-FLAT, FAILED, STRONG = 1e-14, 5, 1e-3  # converged: a loss flat to first order, or so many linearisations in a row without
-# a lower one although the damping was at least that fraction of the trace of the matrix
+# An entry that is not in the cache takes as long as this many operations. Measured on two cores:
+# 5 to 10 ns for an entry, 46 operations of a matrix product in a ns.
+CACHE_MISS_OPERATIONS = 200
+CACHE_BYTES = 8e6
+# Without a matrix ("free") if that of one seed is larger.
+MATRIX_BYTES = 4e9
+# Conjugate gradients end at this relative residual, or after this many iterations.
+CG_TOLERANCE = 1e-4
+CG_ITERATIONS = 200
+# The damping is divided by the first factor after a step that lowers the loss, and multiplied by
+# the second after a trial that does not.
+DAMPING_DECREASE = 30.0
+DAMPING_INCREASE = 3.0
+TRIALS_PER_STEP = 4
+START_DAMPING = 1e-2
+START_DAMPING_RELU = 100.0
+# Training has converged if |gradient| |weights| / loss is at most FLAT_GRADIENT, or if
+# FAILED_STEPS in a row do not lower the loss with a damping of at least STRONG_DAMPING times the
+# trace of the matrix.
+FLAT_GRADIENT = 1e-14
+FAILED_STEPS = 5
+STRONG_DAMPING = 1e-3
 
 
 class GNState(eqx.Module):
-    """`loss` is that of the phase: the penalty loss while lifted, then the true one. gain: actual over predicted decrease.
+    """The state of one seed.
 
-    `failed`: linearisations in a row from which no trial lowered the loss, however strongly damped. `flat`: |gradient| |weights|
-    / loss. `first`: the network at the start, where the lifted phase can still be undone; `undone`: whether it was.
+    Parameters
+    ----------
+    count
+        Steps so far.
+    point
+        The network, and in the lifted phase its auxiliary variables.
+    loss
+        The penalty loss in the lifted phase, then the true loss.
+    damping
+        ν of the next step.
+    gain
+        The decrease of the loss divided by the predicted decrease.
+    gradient
+        The norm of the gradient.
+    failed
+        Steps in a row that did not lower the loss in spite of strong damping.
+    flat
+        |gradient| |weights| / loss.
+    undone
+        Whether the lifted phase was undone.
+    first
+        The network at the start, if the lifted phase can be undone.
     """
 
     count: Int[Array, ""]
@@ -72,22 +122,55 @@ class GNState(eqx.Module):
 
 
 class Linearised(eqx.Module):
-    """A network and auxiliary variables, linearised; `matrix` is J̃ J̃ᵀ or J̃ᵀ J̃, or empty."""
+    """A network linearised at its auxiliary variables.
+
+    Parameters
+    ----------
+    network, aux
+        The point.
+    lifting
+        Whether this is the lifted phase.
+    parts
+        The linearised terms.
+    rows, rho
+        The factors of J̃, and ρ̃.
+    matrix
+        J̃ J̃ᵀ or J̃ᵀ J̃; empty if the algebra needs none.
+    """
 
     network: Network
     aux: tuple[Stack, ...]
     lifting: Array
     parts: tuple[Linear, ...]
-    rows: Rows
+    rows: Rows | Jacobian
     rho: Residual
     matrix: Float[Array, "a a"]
 
 
-class GaussNewton(eqx.Module):
-    """Steps on the penalty loss with free auxiliary variables, the first `lifted` of them; then on the true loss.
+class GaussNewtonEngine(eqx.Module):
+    """Gauss-Newton with a lifted phase: `lifted` steps on the penalty loss with free auxiliary
+    variables, then steps on the true loss.
 
-    A step is tried with the damping at hand, and with more of it as long as the loss does not fall. On the true loss it is
-    bent by the second derivative of the residual along it (geodesic acceleration) where that is lower.
+    A step that does not lower the loss is tried again with more damping. On the true loss, geodesic
+    acceleration (the second derivative of the residual along the step) is added where it gives a
+    lower loss.
+
+    Parameters
+    ----------
+    objective
+        The terms and the model.
+    lifted
+        The number of steps of the lifted phase.
+    damping
+        ν at the start.
+    widths, sigma
+        The layer widths m_0 … m_L and the activation.
+    weights, start
+        The initialiser of the weights, and that of the auxiliary variables.
+    algebra
+        "primal", "dual", "dense" or "free": see `gauss_newton`.
+    bend
+        Whether to use geodesic acceleration.
     """
 
     objective: Objective
@@ -103,49 +186,78 @@ class GaussNewton(eqx.Module):
 
     @property
     def seed_bytes(self) -> int:
-        rows, weights = sum(term.y.size for term in self.objective.terms), count_weights(self.widths)
+        """The memory that the matrix of one seed takes."""
+        rows = sum(term.y.size for term in self.objective.terms)
+        weights = count_weights(self.widths)
         return matrix_bytes(rows, weights)[self.algebra]
 
     def diagnostics(self, state: GNState) -> dict[str, Array]:
-        phase = jnp.where(state.count <= self.lifted, 0.0, 1.0 + state.undone) if self.free else jnp.ones(())
+        """The numbers of a state that are recorded."""
+        phase = (
+            jnp.where(state.count <= self.lifted, 0.0, 1.0 + state.undone)
+            if self.free
+            else jnp.ones(())
+        )
         names = ("damping", "gain", "gradient", "failed", "flat")
         return {"phase": phase} | {name: getattr(state, name) for name in names}
 
     def settled(self, diagnostics: dict[str, float]) -> str:
-        found = f"gradient {diagnostics['gradient']:.1e}"
+        """Why training has converged; empty if it has not."""
+        gradient = f"gradient {diagnostics['gradient']:.1e}"
         if diagnostics["phase"] == 0 or not isfinite(diagnostics["gradient"]):
             return ""
-        if diagnostics["failed"] >= FAILED:
-            return f"no step lowers the loss any more ({found}, damping up to {diagnostics['damping']:.0e})"
-        return f"the loss is flat ({found})" if 0 < diagnostics["flat"] <= FLAT else ""
+        if diagnostics["failed"] >= FAILED_STEPS:
+            damping = f"damping up to {diagnostics['damping']:.0e}"
+            return f"no step lowers the loss any more ({gradient}, {damping})"
+        return f"the loss is flat ({gradient})" if 0 < diagnostics["flat"] <= FLAT_GRADIENT else ""
 
     def init(self, key) -> GNState:
+        """The state of a random network."""
         k_weights, k_start = jax.random.split(key)
-        network = initialise(k_weights, self.widths, self.sigma, self.weights, self.objective.constants)
-        return self._at(jnp.zeros((), jnp.int64), start_point(k_start, self.objective, network, self.start))
+        network = initialise(
+            k_weights, self.widths, self.sigma, self.weights, self.objective.constants
+        )
+        return self._at(
+            jnp.zeros((), jnp.int64), start_point(k_start, self.objective, network, self.start)
+        )
 
     @property
     def free(self) -> bool:
-        """Whether there are auxiliary variables at all; without a lifted phase they are those of the forward pass."""
+        """Whether there are free auxiliary variables, for a lifted phase."""
         return self.objective.model != "ls"
 
     def begin(self, network: Network) -> GNState:
-        """At a given network: the lifted phase is behind, or it starts from the forward pass."""
+        """The state of a given network, after the lifted phase."""
         return self._at(jnp.asarray(self.lifted, jnp.int64), self._forward(network))
 
     def renewed(self, state: GNState, damping: float | None = None) -> GNState:
-        """The same network, where the samples have changed, and the same damping unless there is another; only without a lifted
-        phase."""
-        new = replace(state, loss=self._loss(state.point, jnp.zeros((), bool)), failed=jnp.zeros(()))
+        """The same network, where the samples have changed, and the same damping unless there is
+        another; only without a lifted phase."""
+        new = replace(
+            state, loss=self._loss(state.point, jnp.zeros((), bool)), failed=jnp.zeros(())
+        )
         return new if damping is None else replace(new, damping=jnp.asarray(damping))
 
     def _forward(self, network: Network) -> Point:
         return start_point(jax.random.key(0), self.objective, network, "forward")
 
     def _at(self, count, point: Point) -> GNState:
-        zero, point = jnp.zeros(()), point if self.free else Point(point.network, ())
-        loss, first = self._loss(point, count < self.lifted), point.network.stack if self.free else None
-        return GNState(count, point, loss, jnp.asarray(self.damping), zero, zero, zero, zero, jnp.zeros((), bool), first)
+        zero = jnp.zeros(())
+        point = point if self.free else Point(point.network, ())
+        loss = self._loss(point, count < self.lifted)
+        first = point.network.stack if self.free else None
+        return GNState(
+            count,
+            point,
+            loss,
+            jnp.asarray(self.damping),
+            zero,
+            zero,
+            zero,
+            zero,
+            jnp.zeros((), bool),
+            first,
+        )
 
     def _loss(self, point: Point, lifting) -> Float[Array, ""]:
         plain = true_loss(self.objective, point.network)
@@ -154,84 +266,140 @@ class GaussNewton(eqx.Module):
         return jnp.where(lifting, penalty(self.objective, point), plain)
 
     def linearise(self, point: Point, lifting) -> Linearised:
-        """At a point; unless lifting, its auxiliary variables are those of the forward pass."""
-        obj, on, aux = self.objective, jnp.where(lifting, 1.0, 0.0), self._forward(point.network).aux
+        """Linearise at a point; outside the lifted phase, at the forward pass of its network."""
+        obj = self.objective
+        if not point.network.dense:
+            if self.free:
+                raise ValueError(
+                    "steps on a penalty loss need a network of dense layers; use lifted=0 or "
+                    "model='ls'."
+                )
+            rows, rho = jacobian(obj.terms, point.network)
+            matrix = self._matrix(rows)
+            return Linearised(point.network, (), jnp.asarray(lifting), (), rows, rho, matrix)
+        on = jnp.where(lifting, 1.0, 0.0)
+        aux = self._forward(point.network).aux
         if self.free:
             aux = jax.tree.map(lambda a, b: jnp.where(lifting, a, b), point.aux, aux)
         parts = tuple(linearise(obj, i, point.network, u, on) for i, u in enumerate(aux))
         rows, rho = rows_of(obj.terms, parts, point.network.constants)
-        made = {"primal": normal, "dual": gram, "dense": _dense_dual, "free": lambda rows: jnp.zeros((0, 0))}
-        matrix = made[self.algebra](rows)
+        matrix = self._matrix(rows)
         return Linearised(point.network, aux, jnp.asarray(lifting), parts, rows, rho, matrix)
 
+    def _matrix(self, rows: Rows | Jacobian) -> Array:
+        """The matrix of the linear system of a step."""
+        products = {"primal": normal, "dual": gram, "dense": _dense_dual}
+        return products[self.algebra](rows) if self.algebra in products else jnp.zeros((0, 0))
+
     def solver(self, at: Linearised, nu) -> Callable[[Residual], Stack]:
-        """ρ → the δθ that minimises |ρ + J̃ δθ|² + (ν + l2) |δθ|²."""
+        """The map from ρ to the minimiser δθ of |ρ + J̃ δθ|² + (ν + l2) |δθ|²."""
         shift = nu if self.objective.l2 is None else nu + self.objective.l2
         if self.algebra == "free":
             return self._by_products(at, shift)
         factor = lax.linalg.cholesky(at.matrix + shift * jnp.eye(len(at.matrix)))
 
         def half(b, transpose):
-            return lax.linalg.triangular_solve(factor, b[:, None], left_side=True, lower=True, transpose_a=transpose)[:, 0]
+            return lax.linalg.triangular_solve(
+                factor, b[:, None], left_side=True, lower=True, transpose_a=transpose
+            )[:, 0]
 
         def change(rho) -> Stack:
             if self.algebra == "primal":
-                return unflatten(-half(half(flatten(transposed(at.rows, rho)), False), True), at.network.stack)
-            found, ends = half(half(jnp.concatenate(rho), False), True), list(itertools.accumulate(map(len, rho)))
-            return jax.tree.map(jnp.negative, transposed(at.rows, tuple(jnp.split(found, ends[:-1]))))
+                return unflatten(
+                    -half(half(flatten(transposed(at.rows, rho)), False), True), at.network.stack
+                )
+            dual = half(half(jnp.concatenate(rho), False), True)
+            ends = list(itertools.accumulate(map(len, rho)))
+            return jax.tree.map(
+                jnp.negative, transposed(at.rows, tuple(jnp.split(dual, ends[:-1])))
+            )
 
         return change
 
     @staticmethod
     def _by_products(at: Linearised, shift) -> Callable[[Residual], Stack]:
-        """The same, nearly: conjugate gradients on the normal equations, scaled by their diagonal."""
+        """`solver`, approximated by conjugate gradients with the diagonal as preconditioner."""
         diagonal = jax.tree.map(lambda x: x + shift, squares(at.rows))
-        scaled = lambda stack: jax.tree.map(jnp.divide, stack, diagonal)  # noqa: E731
+
+        def scaled(stack):
+            return jax.tree.map(jnp.divide, stack, diagonal)
 
         def product(stack: Stack) -> Stack:
-            return jax.tree.map(lambda a, b: a + shift * b, transposed(at.rows, times(at.rows, stack)), stack)
+            return jax.tree.map(
+                lambda a, b: a + shift * b, transposed(at.rows, times(at.rows, stack)), stack
+            )
 
         def change(rho) -> Stack:
             right = jax.tree.map(jnp.negative, transposed(at.rows, rho))
-            return cg(product, right, tol=PRECISION, maxiter=PRODUCTS, M=scaled)[0]
+            return cg(product, right, tol=CG_TOLERANCE, maxiter=CG_ITERATIONS, M=scaled)[0]
 
         return change
 
     def _shrinking(self, at: Linearised, solve: Callable, nu) -> Stack:
-        """The step; with an ℓ² penalty, the one for |ρ̃ + J̃ δθ|² + l2 ‖W + δW‖² + ν |δθ|² + l2 |δb|²."""
+        """The step δθ. With an ℓ² penalty it minimises
+
+        |ρ̃ + J̃ δθ|² + l2 ‖W + δW‖² + l2 |δb|² + ν |δθ|²
+        """
         if self.objective.l2 is None:
             return solve(at.rho)
         part = self.objective.l2 / (nu + self.objective.l2)
-        less = at.network.stack.map(lambda layer: Dense(part * layer.W, jnp.zeros_like(layer.b)))
-        rho = jax.tree.map(jnp.subtract, at.rho, times(at.rows, less))
-        return jax.tree.map(jnp.subtract, solve(rho), less)
+        shrinkage = jax.tree.map(
+            lambda x: part * x, at.network.stack.map(lambda layer: layer.penalised())
+        )
+        rho = jax.tree.map(jnp.subtract, at.rho, times(at.rows, shrinkage))
+        return jax.tree.map(jnp.subtract, solve(rho), shrinkage)
 
     def moved(self, at: Linearised, change: Stack) -> Point:
-        """The point after a change of the weights, with the best auxiliary variables that the linearisation knows."""
-        network, left = at.network, jax.tree.map(jnp.add, at.rho, times(at.rows, change))
+        """The point after a change of the weights, with the auxiliary variables that minimise the
+        linearised loss.
+        """
+        network = at.network
+        left = jax.tree.map(jnp.add, at.rho, times(at.rows, change))
         if not self.free:
             return Point(replace(network, stack=jax.tree.map(jnp.add, network.stack, change)), ())
         jets = []
         for term, part, u, s in zip(self.objective.terms, at.parts, at.aux, left, strict=True):
             scale = root_weight(term)
-            s = jnp.where(scale > 0, s.reshape(-1, len(term.y)) / jnp.maximum(scale, TINY), 0.0)
-            jets.append(jax.tree.map(jnp.add, u, carried(network, part, u, change, unroot(part.root, s, transpose=True).T)))
-        return Point(replace(network, stack=jax.tree.map(jnp.add, network.stack, change)), tuple(jets))
+            s = jnp.where(
+                scale > 0, s.reshape(-1, len(term.y)) / jnp.maximum(scale, DIVISOR_FLOOR), 0.0
+            )
+            jets.append(
+                jax.tree.map(
+                    jnp.add,
+                    u,
+                    carried(network, part, u, change, unroot(part.root, s, transpose=True).T),
+                )
+            )
+        return Point(
+            replace(network, stack=jax.tree.map(jnp.add, network.stack, change)), tuple(jets)
+        )
 
     def _residual(self, network: Network) -> Residual:
-        """ρ̃ of the forward pass."""
+        """ρ̃ at the forward pass."""
         terms = self.objective.terms
-        return tuple((term.residual(network(term.x)) * root_weight(term)[:, None]).T.reshape(-1) for term in terms)
+        return tuple(
+            (term.residual(network(term.x)) * root_weight(term)[:, None]).T.reshape(-1)
+            for term in terms
+        )
 
     def _bent(self, at: Linearised, solve: Callable, change: Stack) -> Stack:
-        """δθ + ½ δθ₂, with δθ₂ the step for the second derivative of the residual along δθ; δθ itself if that is too far."""
+        """δθ + ½ δθ₂, where δθ₂ is the step for the second derivative of the residual along δθ.
+
+        If δθ₂ is longer than δθ, the result is δθ.
+        """
         network = at.network
-        first = lambda stack: jax.jvp(lambda w: self._residual(replace(network, stack=w)), (stack,), (change,))[1]  # noqa: E731
-        more = solve(jax.jvp(first, (network.stack,), (change,))[1])
-        fits = (square(more) < square(change)) & ~at.lifting
-        return jax.tree.map(lambda x, y: x + jnp.where(fits, 0.5 * y, 0.0), change, more)
+
+        def first(stack):
+            return jax.jvp(
+                lambda w: self._residual(replace(network, stack=w)), (stack,), (change,)
+            )[1]
+
+        second = solve(jax.jvp(first, (network.stack,), (change,))[1])
+        fits = (square(second) < square(change)) & ~at.lifting
+        return jax.tree.map(lambda x, y: x + jnp.where(fits, 0.5 * y, 0.0), change, second)
 
     def step(self, state: GNState) -> GNState:
+        """Linearise once, and try steps with more and more damping until one lowers the loss."""
         leaving = (state.count == self.lifted) & (state.count > 0)
         lifting = state.count < self.lifted if self.free else jnp.zeros((), bool)
         state = self._fallen_back(state, leaving)
@@ -240,8 +408,8 @@ class GaussNewton(eqx.Module):
         damping = jnp.where(leaving, self.damping, state.damping)
         old = square(at.rho)
 
-        def attempt(kept):
-            tries, nu, _, _, _ = kept
+        def attempt(trial):
+            trials, nu, _, _, _ = trial
             solve = self.solver(at, nu)
             change = self._shrinking(at, solve, nu)
             predicted = old - square(jax.tree.map(jnp.add, at.rho, times(at.rows, change)))
@@ -252,25 +420,42 @@ class GaussNewton(eqx.Module):
             else:
                 points = self._valued(at, change)
             point, value = points
-            return tries + 1, jnp.where(value < loss, nu, nu * UP), point, value, (loss - value) / jnp.maximum(predicted, TINY)
+            return (
+                trials + 1,
+                jnp.where(value < loss, nu, nu * DAMPING_INCREASE),
+                point,
+                value,
+                (loss - value) / jnp.maximum(predicted, DIVISOR_FLOOR),
+            )
 
         here = Point(at.network, at.aux if self.free else ())
-        first = (jnp.zeros((), jnp.int64), damping, here, jnp.full_like(loss, jnp.inf), jnp.zeros(()))
-        going = lambda kept: (kept[0] < TRIES) & ~(kept[3] < loss)  # noqa: E731
-        _, nu, point, value, gain = lax.while_loop(going, attempt, first)
+        first = (
+            jnp.zeros((), jnp.int64),
+            damping,
+            here,
+            jnp.full_like(loss, jnp.inf),
+            jnp.zeros(()),
+        )
+
+        def unsuccessful(trial):
+            return (trial[0] < TRIALS_PER_STEP) & ~(trial[3] < loss)
+
+        _, nu, point, value, gain = lax.while_loop(unsuccessful, attempt, first)
         good = value < loss
         point = jax.tree.map(lambda a, b: jnp.where(good, a, b), point, here)
         tried = nu
-        nu = jnp.clip(jnp.where(good, nu / DOWN, nu), 1e-18 * self.damping, 1e14 * self.damping)
+        nu = jnp.clip(
+            jnp.where(good, nu / DAMPING_DECREASE, nu), 1e-18 * self.damping, 1e14 * self.damping
+        )
         slope = transposed(at.rows, at.rho)
         if self.objective.l2 is not None:
-            shrinking = at.network.stack.map(lambda layer: Dense(self.objective.l2 * layer.W, jnp.zeros_like(layer.b)))
-            slope = jax.tree.map(jnp.add, slope, shrinking)
+            penalised = at.network.stack.map(lambda layer: layer.penalised())
+            slope = jax.tree.map(lambda a, b: a + self.objective.l2 * b, slope, penalised)
         gradient = 2 * jnp.sqrt(square(slope))
-        trace = total(squares(at.rows), lambda layer: jnp.sum(layer.W) + jnp.sum(layer.b))
-        strong = tried >= STRONG * trace
+        trace = squares(at.rows).total(lambda layer: sum(map(jnp.sum, jax.tree.leaves(layer))))
+        strong = tried >= STRONG_DAMPING * trace
         failed = jnp.where(leaving, 0.0, state.failed) + strong
-        flat = gradient * jnp.sqrt(square(at.network.stack)) / jnp.maximum(loss, TINY)
+        flat = gradient * jnp.sqrt(square(at.network.stack)) / jnp.maximum(loss, DIVISOR_FLOOR)
         return replace(
             state,
             count=state.count + 1,
@@ -284,14 +469,16 @@ class GaussNewton(eqx.Module):
         )
 
     def _fallen_back(self, state: GNState, leaving) -> GNState:
-        """At the end of the lifted phase: with the network it began with, if that has the lower true loss."""
+        """At the end of the lifted phase, return to the network at the start if that has a lower
+        true loss.
+        """
         if not self.free:
             return state
-        now = state.point.network
-        first = replace(now, stack=state.first)
-        undo = leaving & ~(true_loss(self.objective, now) <= true_loss(self.objective, first))
-        stack = jax.tree.map(lambda a, b: jnp.where(undo, a, b), state.first, now.stack)
-        point = Point(replace(now, stack=stack), state.point.aux)
+        network = state.point.network
+        first = replace(network, stack=state.first)
+        undo = leaving & ~(true_loss(self.objective, network) <= true_loss(self.objective, first))
+        stack = jax.tree.map(lambda a, b: jnp.where(undo, a, b), state.first, network.stack)
+        point = Point(replace(network, stack=stack), state.point.aux)
         return replace(state, point=point, undone=state.undone | undo)
 
     def _valued(self, at: Linearised, change: Stack) -> tuple[Point, Array]:
@@ -299,62 +486,94 @@ class GaussNewton(eqx.Module):
         return point, self._loss(point, at.lifting)
 
     def losses(self, state: GNState) -> tuple[Array, Array]:
+        """The loss that is minimised and the mean square."""
         network = self.network(state)
-        true, plain = mean_square(network, self.objective.terms), true_loss(self.objective, network)
-        return jnp.where(state.count <= self.lifted, state.loss, plain) if self.free else plain, true
+        true = mean_square(network, self.objective.terms)
+        plain = true_loss(self.objective, network)
+        return jnp.where(
+            state.count <= self.lifted, state.loss, plain
+        ) if self.free else plain, true
 
     def network(self, state: GNState) -> Network:
-        """While lifted, that of the start as long as it has the lower true loss."""
+        """The network; in the lifted phase that of the start if it has a lower true loss."""
         return self._fallen_back(state, state.count <= self.lifted).point.network
 
     def point(self, state: GNState) -> Point | None:
+        """The point with its auxiliary variables, if there are any."""
         return state.point if self.free else None
 
     def blocks(self) -> list[tuple[str, Callable]]:
+        """The parts of a step by name, to find the one that fails."""
         return [("the Gauss-Newton step", self.step)]
 
 
-def _dense_dual(rows: Rows) -> Float[Array, "r r"]:
+def _dense_dual(rows: Rows | Jacobian) -> Float[Array, "r r"]:
     J = dense(rows)
     return J @ J.T
 
 
 def matrix_bytes(rows: int, weights: int) -> dict[str, int]:
-    """What a step of one seed holds beside the jets, by the algebra."""
+    """The bytes of the matrices of a step of one seed, by algebra."""
     dual = 8 * rows * rows
-    return {"primal": 8 * weights * weights, "dense": dual + 8 * rows * weights, "dual": dual, "free": 8 * weights}
+    return {
+        "primal": 8 * weights * weights,
+        "dense": dual + 8 * rows * weights,
+        "dual": dual,
+        "free": 8 * weights,
+    }
 
 
 def square(tree) -> Float[Array, ""]:
+    """The sum of the squares of all numbers in a tree."""
     return sum((jnp.sum(x**2) for x in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
 def count_weights(widths: Sequence[int]) -> int:
+    """The number of weights of a dense network with layer widths m_0 … m_L."""
     return sum(o * (i + 1) for i, o in itertools.pairwise(widths))
 
 
 def flops(rows: int, tangents: int, widths: Sequence[int]) -> dict[str, float]:
-    """Floating-point operations of one linearisation and solve, by the algebra. `tangents`: channels of all samples."""
-    r, t, p = float(rows), float(tangents), float(count_weights(widths))
+    """Floating-point operations of one linearisation and solve, by algebra.
+
+    Parameters
+    ----------
+    rows
+        Samples times outputs.
+    tangents
+        Derivatives at all samples.
+    widths
+        The layer widths m_0 … m_L.
+    """
+    r = float(rows)
+    t = float(tangents)
+    p = float(count_weights(widths))
     small = 2 * (r * r + t * r + t * t) * sum(i + o for i, o in itertools.pairwise(widths))
-    return {"primal": 2 * r * p * p + p**3 / 3, "dual": small + r**3 / 3, "dense": 2 * r * r * p + r**3 / 3}
+    return {
+        "primal": 2 * r * p * p + p**3 / 3,
+        "dual": small + r**3 / 3,
+        "dense": 2 * r * r * p + r**3 / 3,
+    }
 
 
 def start_damping(sigma: Activation) -> float:
-    return DAMPING_RELU if sigma.name == "relu" else DAMPING
+    """The default of the damping at the start."""
+    return START_DAMPING_RELU if sigma.name == "relu" else START_DAMPING
 
 
 def choose_algebra(rows: int, tangents: int, widths: Sequence[int]) -> str:
-    """The fewest operations of those whose matrix fits into memory; else "free".
+    """The algebra with the fewest operations whose matrices fit into memory; "free" if none fits.
 
-    Where the dual's Hadamard products do not fit into the cache, an entry takes as long as PASSING operations more.
+    Where the Hadamard products of "dual" do not fit into the cache, every entry counts as
+    CACHE_MISS_OPERATIONS more. The parameters are those of `flops`.
     """
-    counts, sizes = flops(rows, tangents, widths), matrix_bytes(rows, count_weights(widths))
+    counts = flops(rows, tangents, widths)
+    sizes = matrix_bytes(rows, count_weights(widths))
     sizes["dual"] += 2 * 8 * tangents * tangents  # its factors, before the channels are summed
     entries = rows * rows + tangents * rows + tangents * tangents
-    if 8 * (rows + tangents) ** 2 > CACHE:
-        counts["dual"] += PASSING * entries * (len(widths) - 1)
-    fit = [name for name in counts if sizes[name] <= MEMORY]
+    if 8 * (rows + tangents) ** 2 > CACHE_BYTES:
+        counts["dual"] += CACHE_MISS_OPERATIONS * entries * (len(widths) - 1)
+    fit = [name for name in counts if sizes[name] <= MATRIX_BYTES]
     return min(fit, key=lambda name: counts[name]) if fit else "free"
 
 
@@ -369,22 +588,47 @@ def gauss_newton(
     init: str = "he",
     start: str = "uniform",
     bend: bool = True,
-) -> GaussNewton:
-    """Gauss-Newton on the objective's own loss; `lifted` steps of a penalty loss (default: all), then the true loss.
+) -> GaussNewtonEngine:
+    """The engine of Gauss-Newton for an objective.
 
-    `algebra`: "primal" (P × P), "dense" or "dual" (samples × samples, with or without the Jacobian); by default the one with
-    the fewest operations of those that fit into memory, and if none does, "free": conjugate gradients.
-    `bend`: see `GaussNewton`; without effect for relu, which has no second derivative.
+    Parameters
+    ----------
+    obj
+        The terms and the model.
+    widths, sigma
+        The layer widths m_0 … m_L and the activation.
+    lifted
+        The number of steps on the penalty loss of PM or SAPM, before those on the true loss.
+        Default: all.
+    damping
+        ν at the start. Default: `start_damping`.
+    algebra
+        How a step is solved. "primal": from J̃ᵀ J̃, weights × weights. "dual" and "dense": from
+        J̃ J̃ᵀ, rows × rows, without and with J̃. "free": by conjugate gradients without a matrix.
+        Default: `choose_algebra`.
+    init, start
+        The initialiser of the weights, and that of the auxiliary variables.
+    bend
+        Whether to use geodesic acceleration. It has no effect for relu, which has no second
+        derivative, or for losses other than squares.
     """
     sigma = activation(sigma)
     check_widths(obj, widths)
     tangents = sum(len(term.y) * term.channels for term in obj.terms)
     algebra = algebra or choose_algebra(sum(term.y.size for term in obj.terms), tangents, widths)
-    if algebra not in ALGEBRA:
-        raise ValueError(f"algebra={algebra!r} is not known; use one of {', '.join(ALGEBRA)}.")
     if lifted == 0:
         obj = replace(obj, model="ls")
     steps = 0 if obj.model == "ls" else (2**62 if lifted is None else lifted)
-    bend = bend and sigma.name != "relu"
+    bend = bend and sigma.name != "relu" and all(term.squared for term in obj.terms)
     damping = start_damping(sigma) if damping is None else damping
-    return GaussNewton(obj, jnp.asarray(steps), jnp.asarray(float(damping)), tuple(widths), sigma, init, start, algebra, bend)
+    return GaussNewtonEngine(
+        obj,
+        jnp.asarray(steps),
+        jnp.asarray(float(damping)),
+        tuple(widths),
+        sigma,
+        init,
+        start,
+        algebra,
+        bend,
+    )

@@ -1,9 +1,17 @@
-"""Algorithm 1 in passes over chunks of samples: what a chunk adds, and what the sums over all chunks are solved for.
+"""Algorithm 1 over samples that do not fit into memory: what a chunk of samples adds to a pass, and
+what the sums over all chunks are solved for.
 
-The sweeps W_L, b_L, a_{L-1}, W_{L-1}, b_{L-1}, …, a_1, W_1, b_1 take one pass for every layer. Of a chunk, the pass of layer l
-needs a_{l-1}, a_l, a_{l+1} (or x, y at the ends) and the step lengths of a_l. It steps a_l, and adds the rows of W_l and b_l and
-the squared defects of layer l+1, which nothing changes before the next sweep. The pass of layer 0 closes a sweep: it measures
-the network, and adds the rows of W_L and b_L, with which the next one begins.
+A sweep W_L, b_L, a_{L-1}, W_{L-1}, b_{L-1}, …, a_1, W_1, b_1 takes one pass for every layer:
+
+- The pass of layer l > 0 needs, of a chunk, a_{l-1}, a_l, a_{l+1} (or x, y at the ends) and the
+  step lengths of a_l (`layer_chunk`). It steps a_l, and adds up the normal equations of W_l and b_l
+  and the squared defects of layer l+1, which are final for this sweep. `solve_layer` then has W_l
+  and b_l.
+- The pass of layer 0 closes a sweep (`closing_chunk`, `close_sweep`). It adds up the true loss, the
+  squared defects of layer 1, and the normal equations of W_L and b_L, with which the next sweep
+  begins.
+
+The updates are those of `sapm.methods.closed_forms`, on windows that hold one chunk.
 """
 
 from __future__ import annotations
@@ -11,27 +19,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from sapm import blocks
-from sapm.jet import Activation, Jet, float64
-from sapm.lstsq import SEEDS, Normal
+from sapm.methods import closed_forms
 from sapm.methods.method import OnePhase
-from sapm.network import Dense, Network, Stack, initialise
-from sapm.objective import Norms, Objective, Point, check_widths, mean_square, sizes, start_point, weigh
-from sapm.term import Term
-from sapm.work import Pane, Window, prepare, put_row
+from sapm.methods.window import Pane, Window, prepare, put_row
+from sapm.numerics.activations import Activation
+from sapm.numerics.jets import Jet
+from sapm.numerics.layers import Dense
+from sapm.numerics.lstsq import SEEDS_AXIS, Normal
+from sapm.numerics.network import Network, Stack, initialise
+from sapm.objective.operators import Value
+from sapm.objective.penalty import (
+    Norms,
+    Objective,
+    Point,
+    check_widths,
+    mean_square,
+    sizes,
+    start_point,
+    weigh,
+)
+from sapm.objective.terms import Term
+from sapm.precision import float64
 
 
 class Swept(eqx.Module):
-    """A seed between two passes: the network after its last whole sweep with its losses, and how far the next one is.
+    """The state of a seed between two passes.
 
-    `due` is the layer of the next pass, and files[l-1] says which file holds a_l; both are the same for all seeds.
+    - `network`, `loss`, `mean_squared_loss`: after its last whole sweep.
+    - `ahead`, `norms`: the network that the next sweep is changing, and its norms.
+    - `due`: the layer of the next pass.
+    - `files`: files[l-1] is the number of the file with a_l.
+
+    `due` and `files` are the same for all seeds.
     """
 
     network: Network
@@ -43,8 +68,16 @@ class Swept(eqx.Module):
     files: Int[Array, " L-1"]
 
 
-class Streamed(OnePhase):
-    """The paper's sweeps for one value term whose samples are on disk; `objective.terms` has a few of them in their place."""
+class StreamedEngine(OnePhase):
+    """The paper's sweeps for one value term whose samples are on disk.
+
+    It takes no `step` by itself: `sapm.training.streaming`, which has the samples, makes the
+    passes of a sweep.
+
+    - `objective`: its term has a few samples, in place of all.
+    - `joint`: solve for W_l and b_l together.
+    - `weights`, `start`: how weights and auxiliary variables are drawn.
+    """
 
     objective: Objective
     widths: tuple[int, ...] = eqx.field(static=True)
@@ -58,151 +91,220 @@ class Streamed(OnePhase):
         return self.begin(initialise(k_weights, self.widths, self.sigma, self.weights))
 
     def begin(self, network: Network) -> Swept:
-        """Before the auxiliary variables are drawn: the losses are not known yet."""
-        network, L = network.unstacked(), self.objective.depth
+        """The state at a given network before auxiliary variables are drawn. Its losses are NaN."""
+        network = network.unstacked()
+        L = self.objective.depth
         zeros = jnp.zeros(L)
         s = jnp.stack([jnp.sum(layer.W**2) for layer in network.stack.layers()])
         norms = Norms(s, (zeros,), (zeros,), (jnp.zeros((L, 0)),), (jnp.zeros(()),), (None,))
         unknown = jnp.full((), jnp.nan)
-        return Swept(network, unknown, unknown, network, norms, jnp.zeros((), int), jnp.arange(L - 1))
+        due = jnp.zeros((), int)
+        return Swept(network, unknown, unknown, network, norms, due, jnp.arange(L - 1))
 
-    def step(self, state) -> Any:
-        raise TypeError("sweeps over data on disk go through sapm.stream, which has the samples.")
+    def step(self, state: Swept) -> Swept:
+        """Refused: one state does not have the samples."""
+        raise TypeError(
+            "sweeps over chunks: got a single state, expected the samples on disk; train by "
+            "sapm.solve, which passes over them."
+        )
 
-    def losses(self, state):
+    def losses(self, state: Swept) -> tuple[Array, Array]:
         return state.loss, state.mean_squared_loss
 
-    def network(self, state) -> Network:
+    def network(self, state: Swept) -> Network:
         return state.network
 
-    def point(self, state) -> None:
+    def point(self, state: Swept) -> None:
+        """The auxiliary variables are on disk, not in the state."""
         return None
-
-    def blocks(self) -> list:
-        return []
 
 
 @float64
 def streamed(
-    obj: Objective, widths: Sequence[int], sigma: Activation, joint: bool = False, init: str = "paper", start: str = "uniform"
-) -> Streamed:
+    obj: Objective,
+    widths: Sequence[int],
+    sigma: Activation,
+    joint: bool = False,
+    init: str = "paper",
+    start: str = "uniform",
+) -> StreamedEngine:
+    """The engine of sweeps in passes over chunks; parameters as those of `alternating`."""
     check_widths(obj, widths)
-    return Streamed(obj, tuple(widths), sigma, joint, init, start)
+    return StreamedEngine(obj, tuple(widths), sigma, joint, init, start)
 
 
 # ---------------------------------------------------------------- one chunk, all seeds
 
 
 class Sums(eqx.Module):
-    """What a pass adds up: the rows of a layer, squared defects of the layer above (pass 0: of layer 1, and the true loss)."""
+    """What a pass adds up over chunks.
+
+    - `rows`: the normal equations of W_l and b_l (pass of layer 0: of W_L and b_L).
+    - `v`: the squared defects of layer l+1.
+    - `true`: the true loss (pass of layer 0, otherwise 0).
+    """
 
     rows: Normal
     v: Float[Array, ""]
     true: Float[Array, ""]
 
 
-def _flat(value: Array) -> Jet:
+def _jet(value: Array) -> Jet:
+    """A jet without tangents."""
     return Jet(value, jnp.zeros((len(value), 0, value.shape[-1])))
 
 
-def _term(x: Array, y: Array, weight: Array) -> Term:
-    return Term(_flat(x), y, jnp.zeros((len(y), 0)), weight)
+def _minus(jet: Jet, value: Array) -> Jet:
+    return Jet(jet.value - value, jet.tangents)
 
 
-def _minus(found: Jet, goal: Array) -> Jet:
-    return Jet(found.value - goal, found.tangents)
+def _objective_of(method: StreamedEngine, x: Array, y: Array, weight: Array) -> Objective:
+    """The objective of a chunk: inputs, targets, and the weight of every sample."""
+    term = Term(_jet(x), y, Value(), weight)
+    return replace(method.objective, terms=(term,))
 
 
 @partial(jax.jit, static_argnames="first")
-def a_chunk(method: Streamed, layer: Dense, above: Dense, norms: Norms, l, below, own, lengths, goal, weight, first: bool):
-    """A chunk in the pass of layer l: (a_l, its step lengths, Sums). Without an axis for seeds: below = x (`first`), goal = y."""
+def layer_chunk(
+    method: StreamedEngine,
+    layer: Dense,
+    above: Dense,
+    norms: Norms,
+    l,
+    below,
+    own,
+    lengths,
+    goal,
+    weight,
+    first: bool,
+) -> tuple[Array, Array, Sums]:
+    """A chunk of n samples in the pass of layer l > 0: a_l after its step, its step lengths, and
+    what the chunk adds to the sums.
+
+    - `layer`, `above`, `norms`: layers l and l+1 and the norms, of all seeds.
+    - `below`: a_{l-1} (seeds, n, m); x (n, m) if this is the `first` layer.
+    - `own`, `lengths`: a_l (seeds, n, m) and its step lengths (seeds, n).
+    - `goal`: a_{l+1} (seeds, n, m), or y (n, m).
+    - `weight`: the weights of the samples (n,).
+    """
     sigma = method.sigma
 
-    def one(layer, above, norms, below, own, length, goal):
+    def of_seed(layer, above, norms, below, own, length, goal):
         empty = jnp.zeros((len(own), 0))
-        obj = replace(method.objective, terms=(_term(empty, empty, weight),))
-        z, lifted = _flat(below if first else sigma(below)), sigma.pair(own)
-        r, upper = _minus(layer(z), own), _minus(above(_flat(lifted[0])), goal)
-        pane = Pane(z, _flat(own), lifted, r, _flat(goal), upper, length)
-        window = blocks.update_a(obj, Window(layer, above, (pane,), norms, sigma), l)
+        obj = _objective_of(method, empty, empty, weight)
+        z = _jet(below if first else sigma(below))
+        lifted = sigma.pair(own)
+        pane = Pane(
+            z=z,
+            u=_jet(own),
+            lifted=lifted,
+            r=_minus(layer(z), own),
+            goal=_jet(goal),
+            upper=_minus(above(_jet(lifted[0])), goal),
+            length=length,
+        )
+        window = closed_forms.update_a(obj, Window(layer, above, (pane,), norms, sigma), l)
         (pane,) = window.panes
-        v, _ = sizes(obj.terms[0], pane.upper)  # type: ignore[arg-type]
-        return pane.u.value, pane.length, Sums(blocks.rows(obj, window, l, bias=True), v, jnp.zeros(()))
+        assert pane.upper is not None
+        v, _ = sizes(obj.terms[0], pane.upper)
+        rows = closed_forms.rows(obj, window, l, "Wb")
+        return pane.u.value, pane.length, Sums(rows, v, jnp.zeros(()))
 
     axes = (0, 0, 0, None if first else 0, 0, 0, None if goal.ndim == 2 else 0)
-    return jax.vmap(one, axes, axis_name=SEEDS)(layer, above, norms, below, own, lengths, goal)
+    over_seeds = jax.vmap(of_seed, axes, axis_name=SEEDS_AXIS)
+    return over_seeds(layer, above, norms, below, own, lengths, goal)
 
 
 @jax.jit
-def top_chunk(method: Streamed, network: Network, norms: Norms, x, y, weight, lowest, highest) -> Sums:
-    """A chunk in the pass of layer 0; `lowest` and `highest` are a_1 and a_{L-1}."""
-    obj, L = replace(method.objective, terms=(_term(x, y, weight),)), method.objective.depth
+def closing_chunk(
+    method: StreamedEngine, network: Network, norms: Norms, x, y, weight, lowest, highest
+) -> Sums:
+    """A chunk in the pass of layer 0; `lowest` and `highest` are a_1 and a_{L-1} (seeds, n, m)."""
+    obj = _objective_of(method, x, y, weight)
+    L = method.objective.depth
 
-    def one(network, norms, lowest, highest):
-        layer, z = network.stack[L], _flat(method.sigma(highest))
-        pane = Pane(z, _flat(y), None, _minus(layer(z), y), None, None, weight)
-        rows = blocks.rows(obj, Window(layer, None, (pane,), norms, method.sigma), L, bias=True)
-        v, _ = sizes(obj.terms[0], _minus(network.stack[1](_flat(x)), lowest))
-        return Sums(rows, v, mean_square(network, obj.terms))
+    def of_seed(network, norms, lowest, highest):
+        layer = network.stack[L]
+        z = _jet(method.sigma(highest))
+        r = _minus(layer(z), y)
+        pane = Pane(z=z, u=_jet(y), lifted=None, r=r, goal=None, upper=None, length=weight)
+        window = Window(layer, None, (pane,), norms, method.sigma)
+        v, _ = sizes(obj.terms[0], _minus(network.stack[1](_jet(x)), lowest))
+        return Sums(closed_forms.rows(obj, window, L, "Wb"), v, mean_square(network, obj.terms))
 
-    return jax.vmap(one, axis_name=SEEDS)(network, norms, lowest, highest)
+    return jax.vmap(of_seed, axis_name=SEEDS_AXIS)(network, norms, lowest, highest)
 
 
 @jax.jit
-def drawn_chunk(method: Streamed, network: Network, keys, c, x, y, weight) -> list[Array]:
-    """a_1 … a_{L-1} of chunk c to start from, by the method's rule and the seeds' keys."""
-    obj = replace(method.objective, terms=(_term(x, y, weight),))
+def draw_chunk(method: StreamedEngine, network: Network, keys, c, x, y, weight) -> list[Array]:
+    """a_1 … a_{L-1} of chunk c to start from, by the rule of the method and the seeds' keys."""
+    obj = _objective_of(method, x, y, weight)
 
-    def one(network, key):
+    def of_seed(network, key):
         _, k_start = jax.random.split(key)
         point = start_point(jax.random.fold_in(k_start, c), obj, network, method.start)
         return [u.value for u in point.aux[0].layers()[:-1]]
 
-    return jax.vmap(one)(network, keys)
+    return jax.vmap(of_seed)(network, keys)
 
 
 @jax.jit
-def defects_chunk(method: Streamed, network: Network, values: list[Array], x, y, weight) -> Float[Array, "seeds L"]:
-    """The squared defects v of all layers, of a chunk with these a_1 … a_{L-1}."""
-    obj = replace(method.objective, terms=(_term(x, y, weight),))
+def measure_chunk(
+    method: StreamedEngine, network: Network, values: list[Array], x, y, weight
+) -> Float[Array, "seeds L"]:
+    """The squared defects of all layers, of a chunk with these a_1 … a_{L-1}."""
+    obj = _objective_of(method, x, y, weight)
 
-    def one(network, values):
+    def of_seed(network, values):
         top = Jet(jnp.zeros((len(x), 0)), jnp.zeros((len(x), 0, y.shape[1])))
-        aux = Stack.of([*map(_flat, values), top], network.stack.run)
+        aux = Stack.of([*map(_jet, values), top], network.stack.run)
         return prepare(obj, Point(network, (aux,))).norms.v[0]
 
-    return jax.vmap(one)(network, values)
+    return jax.vmap(of_seed)(network, values)
 
 
 # ---------------------------------------------------------------- after a pass, all seeds
 
 
-def _put(v: tuple[Array, ...], l, row) -> tuple[Array, ...]:
-    return (put_row(v[0], l, row),)
+def _with_defects(norms: Norms, l, v: Array) -> Norms:
+    """The norms with the squared defects of layer l."""
+    return replace(norms, v=(put_row(norms.v[0], l, v),))
 
 
 @jax.jit
-def solve_layer(method: Streamed, layer: Dense, norms: Norms, l, sums: Sums) -> tuple[Dense, Norms]:
+def solve_layer(
+    method: StreamedEngine, layer: Dense, norms: Norms, l, sums: Sums
+) -> tuple[Dense, Norms]:
     """After the pass of layer l > 0: W_l and b_l."""
 
-    def one(layer, norms, sums):
-        norms = replace(norms, v=_put(norms.v, l + 1, sums.v))
-        return blocks.solve(method.objective, layer, norms, l, sums.rows, method.joint)
+    def of_seed(layer, norms, sums):
+        norms = _with_defects(norms, l + 1, sums.v)
+        return closed_forms.solve(method.objective, layer, norms, l, sums.rows, method.joint)
 
-    return jax.vmap(one, axis_name=SEEDS)(layer, norms, sums)
+    return jax.vmap(of_seed, axis_name=SEEDS_AXIS)(layer, norms, sums)
 
 
 @jax.jit
-def close_sweep(method: Streamed, state: Swept, sums: Sums) -> Swept:
-    """After the pass of layer 0: the network with its losses, and W_L and b_L of the next sweep."""
-    L = method.objective.depth
+def close_sweep(method: StreamedEngine, states: Swept, sums: Sums) -> Swept:
+    """After the pass of layer 0: the network of the sweep with its losses; W_L and b_L of the next
+    one.
+    """
+    obj = method.objective
+    L = obj.depth
 
-    def one(state, sums):
-        norms = replace(state.norms, v=_put(state.norms.v, 1, sums.v))
-        loss = weigh(method.objective, norms)
-        layer, after = blocks.solve(method.objective, state.ahead.stack[L], norms, L, sums.rows, method.joint)
-        ahead = replace(state.ahead, stack=state.ahead.stack.set(L, layer))
-        due = jnp.full_like(state.due, L - 1)
-        return replace(state, network=state.ahead, loss=loss, mean_squared_loss=sums.true, ahead=ahead, norms=after, due=due)
+    def of_seed(state, sums):
+        norms = _with_defects(state.norms, 1, sums.v)
+        layer, after = closed_forms.solve(
+            obj, state.ahead.stack[L], norms, L, sums.rows, method.joint
+        )
+        return replace(
+            state,
+            network=state.ahead,
+            loss=weigh(obj, norms),
+            mean_squared_loss=sums.true,
+            ahead=replace(state.ahead, stack=state.ahead.stack.set(L, layer)),
+            norms=after,
+            due=jnp.full_like(state.due, L - 1),
+        )
 
-    return jax.vmap(one, axis_name=SEEDS)(state, sums)
+    return jax.vmap(of_seed, axis_name=SEEDS_AXIS)(states, sums)

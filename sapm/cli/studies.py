@@ -1,0 +1,247 @@
+"""The commands that train many networks: `demo`, `reproduce` and `bench`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sapm.cli.arguments import parse_sizes
+from sapm.cli.terminal import (
+    ExitCode,
+    Jobs,
+    Json,
+    Quiet,
+    app,
+    continued_by,
+    guarded,
+    progress_printer,
+    show,
+)
+
+if TYPE_CHECKING:
+    from sapm.studies.reproduce import Plan, Row
+
+
+@app.command()
+@guarded
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> ExitCode:
+    """Compare LS, PM and SAPM on a transport equation: a table, and a page that explains the idea,
+    in a minute or two.
+    """
+    from sapm.results.files import write_whole
+    from sapm.studies.demo import INTRODUCTION, page_of, rows_of, run_demo, table_of
+
+    if not as_json:
+        show(INTRODUCTION, False)
+    results = run_demo(not quiet and not as_json)
+    if any(result.run.cut for result in results.values()):
+        print(
+            "sapm: interrupted; the demonstration writes its page only at its end.", file=sys.stderr
+        )
+        return ExitCode.INTERRUPTED
+    if not as_json:
+        show(table_of(results), False)
+    write_whole(out, page_of(results).encode())
+    if as_json:
+        show({"rows": rows_of(results), "page": str(out)}, True)
+    else:
+        show(f"The page with the figures: {out}", False)
+    holds = results["sapm"].certificate.holds is not False
+    return ExitCode.OK if holds else ExitCode.NOT_CERTIFIED
+
+
+@app.command()
+@guarded
+def reproduce(
+    experiments: Annotated[
+        list[str],
+        typer.Argument(help="function_1d, function_10d, transport_1d, transport_3d or all."),
+    ],
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A laptop's share: one size, fewer seeds and iterations."),
+    ] = False,
+    models: Annotated[str, typer.Option(help="ls, pm or sapm; several with commas.")] = (
+        "ls,pm,sapm"
+    ),
+    sizes: Annotated[
+        list[str] | None, typer.Option(help="depth,width of the paper; may be repeated.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder; a reproduction in it is continued.")
+    ] = Path("reproduction"),
+    jobs: Jobs = 1,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> ExitCode:
+    """Reproduce the tables and figures of the paper, beside the paper's numbers."""
+    from sapm.studies.reproduce import begin, plan
+
+    names = [name.strip() for name in models.split(",")]
+    requested = plan(experiments, names, parse_sizes(sizes), quick)
+    begin(out, requested)
+    return run_reproduction(out, requested, jobs, quiet, as_json)
+
+
+def run_reproduction(out: Path, requested: Plan, jobs: int, quiet: bool, as_json: bool) -> ExitCode:
+    """Make or continue a reproduction, write its tables and figures, and show the tables."""
+    from sapm.studies import gallery
+    from sapm.studies.reproduce import run
+
+    with continued_by(lambda: f"continue with: sapm resume {out}"):
+        rows = run(out, requested, progress_printer(quiet or as_json), not quiet, jobs)
+    written = gallery.write(out, rows, requested["quick"])
+    if as_json:
+        show(gallery.read(out), True)
+    else:
+        _show_reproduction(rows, written, requested["quick"])
+    failed = any(row["holds"] is False for row in rows)
+    return ExitCode.NOT_CERTIFIED if failed else ExitCode.OK
+
+
+def _show_reproduction(rows: list[Row], written: list[Path], quick: bool) -> None:
+    from rich.table import Table
+
+    from sapm.studies import gallery
+    from sapm.studies.reproduce import verdict
+
+    for content in gallery.tables(rows, quick):
+        table = Table(
+            title=content["title"],
+            caption=content["note"],
+            caption_justify="left",
+            title_justify="left",
+        )
+        columns = [k for k, name in enumerate(content["head"]) if name != "verdict"]
+        for k in columns:
+            table.add_column(content["head"][k], justify="right" if k > 2 else "left")
+        for line in content["body"]:
+            table.add_row(*(line[k] for k in columns))
+        show(table, False)
+    for row in rows:
+        depth, width = row["size"]
+        name = f"{row['experiment']} ({depth},{width}) {row['model'].upper()} {row['variant']}"
+        show(f"{name}: {verdict(row)}", False)
+    if quick:
+        show(
+            "--quick runs a small part of the paper's sizes, seeds and iterations, so it does not "
+            "reproduce all of it; run without it for that. docs/reproduction.md explains the "
+            "variants.",
+            False,
+        )
+    show("written: " + ", ".join(str(path) for path in written), False)
+
+
+@app.command()
+@guarded
+def bench(
+    cases: Annotated[
+        list[str] | None, typer.Argument(help="function_1d, depth, …, all, a case or a pattern.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two cases, few seeds and seconds: about ten minutes.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option(help="Training time of every seed.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these methods; several with commas.")
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            help="A: the same initial weights for all. B: each method's own. Default: both."
+        ),
+    ] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", "-o", help="Folder; a benchmark in it is continued."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Trainings at the same time, each on two cores of its own.")
+    ] = 1,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write this page, with figures, from all folders given by --out."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> ExitCode:
+    """Compare methods on the same data with the same clock. What is done already is kept, so a
+    benchmark can be stopped and continued.
+    """
+    from sapm.studies.bench.page import write as write_page
+    from sapm.studies.bench.runner import run
+
+    folders = out or [Path("bench")]
+    rows: list[dict] = []
+    if cases or quick or write is None:
+        if len(folders) > 1:
+            raise ValueError(
+                f"--out gives {len(folders)} folders, and a benchmark fills one; only --write "
+                "takes several."
+            )
+        with continued_by(
+            lambda: f"the same command continues where it stopped (cells are in {folders[0]})."
+        ):
+            rows = run(
+                cases or [],
+                folders[0],
+                tell=progress_printer(quiet or as_json),
+                quick=quick,
+                seconds=seconds,
+                seeds=seeds,
+                methods=None if methods is None else [name.strip() for name in methods.split(",")],
+                track=track,
+                jobs=jobs,
+            )
+    written = [] if write is None else write_page(folders, write)
+    if as_json:
+        _print_bench_json(rows, written)
+    else:
+        _show_bench(rows, written)
+    all_failed = all(row["failed"] == len(row["seeds"]) for row in rows if row["seeds"])
+    return ExitCode.DIVERGED if rows and all_failed else ExitCode.OK
+
+
+def _by_case(rows: list[dict]) -> dict[str, list[dict]]:
+    titles = dict.fromkeys(row["title"] for row in rows)
+    return {title: [row for row in rows if row["title"] == title] for title in titles}
+
+
+def _print_bench_json(rows: list[dict], written: list[Path]) -> None:
+    from sapm.studies.bench.score import ahead
+
+    leads = [lead for case in _by_case(rows).values() if (lead := ahead(case)) is not None]
+    show({"rows": rows, "ahead": leads, "written": [str(path) for path in written]}, True)
+
+
+def _show_bench(rows: list[dict], written: list[Path]) -> None:
+    from rich.table import Table
+
+    from sapm.studies.bench.score import behind, table
+
+    styles = {"auto": "bold"}
+    for title, case in _by_case(rows).items():
+        budget = " ".join(f"{row['budget']:g} s a seed" for row in case[:1] if row["seeds"])
+        printed = Table(title=f"{title}: {budget}", title_justify="left")
+        head, body = table(case)
+        for k, name in enumerate(head):
+            printed.add_column(name, justify="right" if k > 1 else "left")
+        for row, line in zip(case, body, strict=True):
+            sanity = "dim" if row["group"] == "sanity" else None
+            printed.add_row(*line, style=styles.get(row["method"], sanity))
+        show(printed, False)
+        for track in "AB":
+            for text in behind(case, track):
+                show(f"track {track}: {text}", False)
+    if written:
+        show(f"written: {', '.join(str(path) for path in written)}", False)

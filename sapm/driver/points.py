@@ -1,0 +1,571 @@
+"""Collocation points that follow the run: drawn anew where the residual is large, and for
+initial-value problems taken from a growing part of the time interval.
+
+`Redrawn` and `Staged` are samplers of `sapm.training.loop`. Every `resample` steps they measure the
+residual of the networks at fresh points. If it is much larger there than at the points of training,
+half of the points are drawn anew. The run ends when the residual at fresh points no longer falls.
+Each seed is represented by its network with the smallest residual at fresh points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sapm.errors import warn
+from sapm.methods.choose import affordable
+from sapm.methods.method import Engine
+from sapm.numerics.activations import Activation
+from sapm.numerics.network import Network
+from sapm.objective.penalty import mean_square
+from sapm.objective.terms import Term
+from sapm.precision import float64
+from sapm.problem.conditions import Initial
+from sapm.problem.pde import PDE
+from sapm.problem.samples import Samples, Weights, data_size, network_of
+from sapm.results.result import weights_of
+from sapm.training.devices import agreed, first_process
+from sapm.training.loop import settled
+from sapm.training.plan import Plan
+from sapm.training.run import Run, SamplerState, Status, per_seed, where_known
+
+REDRAW_EVERY_STEPS = 15  # the default of `resample`
+REDRAWN_SHARE = 0.5  # of the points; the others are the first of the Halton sequence
+POOL_FACTOR = 20  # fresh points for every point of training, …
+LARGEST_POOL = 40_000  # … and the largest number of fresh points
+POOLS = 16  # different pools from the Halton sequence; after these the first one is used again
+# Points are drawn anew if the residual at fresh points is more than REDRAW_ABOVE times that at the
+# points of training. If it is more than DOUBLE_ABOVE times, twice as many points are taken, up to
+# POINTS_PER_WEIGHT for every weight of the network.
+REDRAW_ABOVE = 2.0
+DOUBLE_ABOVE = 10.0
+POINTS_PER_WEIGHT = 3
+# More points are taken only in the first part of the time of a run: later they do not pay.
+DOUBLE_BEFORE_SHARE = 1 / 3
+# The run ends after RESTING_VISITS visits in which the residual was never below RESTING_FRACTION
+# times its minimum before them.
+RESTING_VISITS = 8
+RESTING_FRACTION = 0.9
+# Stages of a second attempt: doublings of the time interval, and the most that may be asked for.
+STAGES = 3
+MOST_STAGES = 10
+# The next stage begins at the relative error STAGE_ERROR, or after STAGE_VISITS visits. When the
+# run has used STAGES_END_SHARE of its seconds, the whole time interval is taken.
+STAGE_ERROR = 1e-3
+STAGE_VISITS = 3
+STAGES_END_SHARE = 1 / 2
+SECOND_ATTEMPT_STEPS = 3  # times the steps of the first attempt
+
+
+@jax.jit
+def _sizes(network: Network, term: Term) -> Array:
+    return jnp.linalg.norm(term.residual(network(term.x)), axis=1)
+
+
+@jax.jit
+def _loss(network: Network, terms: Sequence[Term]) -> Array:
+    return mean_square(network, terms)
+
+
+@float64
+def harder(
+    problem: PDE,
+    samples: Samples,
+    networks: Sequence[Weights],
+    sigma: Activation,
+    draw: int,
+    may_grow: bool = True,
+) -> tuple[np.ndarray | None, list[float]]:
+    """The points (m, d) of the next steps, and the mean residual of every network at fresh points.
+
+    Fresh points are a pool of further Halton points without the test points. Let q be the root mean
+    square of the residual at fresh points over that at the points of training, in the median of the
+    networks. For q < REDRAW_ABOVE the points stay, and None is returned in their place. Otherwise
+    half of the points are drawn from the pool, with probabilities proportional to the residual
+    (averaged over the networks), and half are the first points of the Halton sequence. Their number
+    m is n, the present number; for q > DOUBLE_ABOVE it is 2n, up to POINTS_PER_WEIGHT for every
+    weight, since a network may oscillate between fewer points.
+
+    Parameters
+    ----------
+    problem, samples : the problem, and the samples of training with n interior points.
+    networks : the weights [(W, b), …] of every network in the problem's own units.
+    sigma : the activation.
+    draw : the number of the draw; each draw has other fresh points.
+    may_grow : whether m may be larger than n.
+    """
+    domain = problem.domain
+    n = len(samples.terms[0].y)
+    test = samples.test.get("x", np.zeros((0, 1)))
+    size = min(POOL_FACTOR * n, LARGEST_POOL)
+    pool = domain.points(size, domain.first + n + len(test) + draw % POOLS * size)
+    term = problem.samples(pool, max(1, len(problem.soft)), 0, 1.0).terms[0]
+    density = np.zeros(size)
+    ratios = []
+    residuals = []
+    for weights in networks:
+        network = network_of(samples, weights, sigma)
+        trained = np.asarray(_sizes(network, samples.terms[0]))
+        fresh = np.asarray(_sizes(network, term))
+        # the mean, since the mean square would be that of a few points
+        residuals.append(float(fresh.mean()) if np.isfinite(fresh).all() else np.inf)
+        if np.isfinite(fresh).all() and fresh.any():
+            density += fresh / fresh.mean()
+            ratios.append(np.sqrt(np.mean(fresh**2)) / max(np.sqrt(np.mean(trained**2)), 1e-300))
+    if not ratios or np.median(ratios) < REDRAW_ABOVE:
+        return None, residuals
+    weight_count = sum(W.size + b.size for W, b in networks[0])
+    if may_grow and np.median(ratios) > DOUBLE_ABOVE:
+        n = max(n, min(2 * n, POINTS_PER_WEIGHT * weight_count))
+    count = min(int(REDRAWN_SHARE * n), int(np.count_nonzero(density)))
+    drawn = np.random.default_rng(draw).choice(
+        size, count, replace=False, p=density / density.sum()
+    )
+    first = np.ascontiguousarray(domain.points(n - count + len(test)))
+    tested = {row.tobytes() for row in np.ascontiguousarray(test)}
+    first = first[[row.tobytes() not in tested for row in first]][: n - count]
+    return np.concatenate([first, pool[drawn]]), residuals
+
+
+def elsewhere(
+    problem: PDE, run: Run, samples: Samples, plan: Plan, draw: int, may_grow: bool = True
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """`harder` for the seeds of a run: the points, and (seeds,) the residuals at fresh points, inf
+    for seeds that are lost. Parameters: see `harder`.
+    """
+    weights = weights_of(run, samples, plan)
+    order = [i for i in run.ranking.tolist() if not run.status[i].lost]
+    networks = [weights[i] for i in order]
+    x, residuals = harder(problem, samples, networks, run.method.sigma, draw, may_grow)
+    sizes = np.full(len(run.seeds), np.inf)
+    sizes[order] = residuals
+    return x, sizes
+
+
+def evolves(problem) -> bool:
+    """Whether a problem may be trained in stages of time: a nonlinear PDE with an initial condition
+    and without unknown numbers.
+    """
+    if (
+        not isinstance(problem, PDE)
+        or not problem.equation.nonlinear
+        or problem.equation.parameters
+    ):
+        return False
+    return any(isinstance(c, Initial) for c in problem.conditions)
+
+
+def in_stages(plan: Plan) -> Plan:
+    """The plan of a second attempt, in stages of time, from that of the first attempt."""
+    visits = STAGES * STAGE_VISITS + 1
+    steps = max(SECOND_ATTEMPT_STEPS * plan.max_iter, visits * plan.resample + plan.max_iter)
+    return replace(plan.with_stages(STAGES), max_iter=steps)
+
+
+def early(problem: PDE, samples: Samples, share: float) -> np.ndarray:
+    """(n, d) The first n points of the Halton sequence in the first part of the time interval,
+    without the test points; n is the number of interior points of `samples`.
+
+    share : which part of the time interval, in (0, 1].
+    """
+    domain = problem.domain
+    n = len(samples.terms[0].y)
+    test = np.ascontiguousarray(samples.test.get("x", np.zeros((0, 1))))
+    i = domain.names.index("t")
+    tested = {row.tobytes() for row in test}
+    count = n + len(test)
+    center, spread = (part[i] for part in domain.frame)
+    while True:
+        x = np.ascontiguousarray(domain.points(count))
+        x = x[x[:, i] <= center + (2 * share - 1) * spread] if share < 1 else x
+        x = x[[row.tobytes() not in tested for row in x]]
+        if len(x) >= n:
+            return x[:n]
+        if count >= LARGEST_POOL * 25:  # a domain may have hardly any points at early times
+            share = 1.0
+        count *= 2
+
+
+def at_points(problem: PDE, samples: Samples, x: np.ndarray, plan: Plan) -> Samples:
+    """Samples at the interior points x, (n, d), in the units of these samples."""
+    test = samples.test.get("x", 0)
+    return replace(
+        problem.samples(x, plan.boundary_points, test, plan.mu), fixed_scaling=samples.scaling
+    )
+
+
+def no_longer_falls(residuals: Sequence[float]) -> bool:
+    """Whether the residual at fresh points no longer falls; `residuals` has one for every visit."""
+    recent = residuals[-RESTING_VISITS:]
+    before = residuals[:-RESTING_VISITS]
+    return bool(before) and min(recent) > RESTING_FRACTION * min(before)
+
+
+def _twice_is_affordable(problem: PDE, samples: Samples, widths: Sequence[int]) -> bool:
+    """Whether method="auto" would take Gauss-Newton steps on twice as many points."""
+    equation = problem.equation
+    n = 2 * len(samples.terms[0].y)
+    rows = n * equation.rows + sum(term.y.size for term in samples.terms[1:])
+    return affordable(rows, n * equation.channels, widths)
+
+
+# ---------------------------------------------------------------- the best network of every seed
+
+
+@dataclass(frozen=True, eq=False)
+class Lowest:
+    """For every seed the state with the smallest residual at fresh points.
+
+    size: (seeds,) that residual; inf where no state is known.
+    record: (seeds,) its record in the history; -1 where no state is known.
+    states: a tree of arrays with a leading axis of seeds; None if no state is known.
+    """
+
+    size: np.ndarray
+    record: np.ndarray
+    states: Any = None
+
+    @staticmethod
+    def none(count: int) -> Lowest:
+        """No states for `count` seeds."""
+        return Lowest(np.full(count, np.inf), np.full(count, -1))
+
+    @staticmethod
+    def before(run: Run | None, count: int) -> Lowest:
+        """The states that a continued run of `count` seeds has kept; none for a new run (None)."""
+        if run is None or not run.sampler.lowest:
+            return Lowest.none(count)
+        size = per_seed(run.sampler.lowest, count)
+        record = np.where(size < np.inf, run.chosen, -1)
+        return Lowest(size, record, run.states if run.kept is None else run.kept)
+
+    @float64
+    def seen(self, run: Run, size: np.ndarray) -> Lowest:
+        """The same with the last states of a run for seeds whose residual is smaller there.
+
+        size: (seeds,) the residuals of the last states at fresh points.
+        """
+        better = size < self.size
+        if not better.any():
+            return self
+        last = run.history["loss"].shape[1] - 1
+        states = run.states if self.states is None else _merged(better, run.states, self.states)
+        return Lowest(
+            np.where(better, size, self.size), np.where(better, last, self.record), states
+        )
+
+    def unless_lost(self, run: Run) -> Lowest:
+        """The same without seeds that are lost."""
+        return self.where(~run.lost)
+
+    def where(self, known: Sequence[bool] | np.ndarray) -> Lowest:
+        """The same for the seeds that are `known`, (seeds,), and no states for the others."""
+        size = np.where(known, self.size, np.inf)
+        record = np.where(known, self.record, -1)
+        return Lowest(size, record, self.states if (record >= 0).any() else None)
+
+    @float64
+    def kept_by(self, run: Run, state: SamplerState) -> Run:
+        """The run in which these states stand for their seeds.
+
+        state: how far the drawing of points has come.
+        """
+        run = replace(run, sampler=replace(state, lowest=where_known(self.size)))
+        last = run.history["loss"].shape[1] - 1
+        known = self.record >= 0
+        if not known.any():
+            return run
+        # keep the measured state even if it is the latest: `renewed` may have changed it since
+        kept = _merged(known, self.states, run.states)
+        return replace(run, kept=kept, chosen=np.where(known, self.record, last))
+
+
+def _merged(first: np.ndarray, a, b):
+    """The states `a` of the seeds with first[i], (seeds,), and the states `b` of the others."""
+    return jax.tree.map(lambda x, y: jnp.where(first.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
+
+
+def at_last(run: Run) -> Run:
+    """The run in which the last states stand for their seeds."""
+    last = run.history["loss"].shape[1] - 1
+    return replace(run, kept=None, chosen=np.full(len(run.seeds), last), scores=None)
+
+
+@float64
+def at_held(run: Run, samples: Samples, plan: Plan) -> np.ndarray:
+    """(seeds,) The mean residual at the test points; inf without test points."""
+    if samples.held is None:
+        return np.full(len(run.seeds), np.inf)
+    networks = [
+        network_of(samples, weights, run.method.sigma) for weights in weights_of(run, samples, plan)
+    ]
+    means = [np.mean(_sizes(network, samples.held)) for network in networks]
+    return np.nan_to_num(means, nan=np.inf)
+
+
+@float64
+def compared(run: Run, samples: Samples, plan: Plan) -> Run:
+    """The run with scores to rank its seeds by. If networks of different iterations stand for the
+    seeds, their losses are of different points and cannot be compared. The score is then the true
+    loss with the residual at the test points. Otherwise the run is returned as it is.
+    """
+    records = set(run.chosen[~run.lost].tolist())
+    first_points = plan.points is not None and not run.sampler.redrawn
+    if samples.held is None or len(records) < 2 or first_points:
+        return run
+    terms = (samples.held, *samples.terms[1:])
+    weights = weights_of(run, samples, plan)
+    scores = [float(_loss(network_of(samples, w, run.method.sigma), terms)) for w in weights]
+    return replace(run, scores=np.nan_to_num(scores, nan=np.inf))
+
+
+@partial(jax.jit, static_argnums=2)
+def _renew(engine: Any, states, damped: bool):
+    damping = engine.damping if damped else None
+    return settled(jax.vmap(lambda state: engine.renewed(state, damping))(states))
+
+
+@float64
+def renewed(run: Run, engine: Any, damped: bool = False) -> Run:
+    """The run, to be continued with the engine of other samples. Seeds that had converged or
+    stalled run again; seeds that are lost do not.
+
+    engine: that of `GaussNewton` for the new samples.
+    damped: whether the damping starts anew. This is for samples so different that a long step would
+        lose the solution so far.
+    """
+    history = dict(run.history)
+    history["iteration"] = history["iteration"].copy()
+    alive = ~run.lost
+    history["iteration"][alive, -1] = history["iteration"][:, -1].max()
+    status = tuple(old if old.lost else Status.FINISHED for old in run.status)
+    reason = tuple(
+        text if old.lost else "" for old, text in zip(run.status, run.reason, strict=True)
+    )
+    states = _renew(engine, run.states, damped)
+    return replace(run, method=engine, states=states, history=history, status=status, reason=reason)
+
+
+# ---------------------------------------------------------------- samplers
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The state of a sampler.
+
+    samples, engine: the samples of training, and the engine for them.
+    lowest: the best networks so far.
+    state: how far the drawing of points has come.
+    """
+
+    samples: Samples
+    engine: Engine
+    lowest: Lowest
+    state: SamplerState
+
+
+class Redrawn:
+    """A sampler (`sapm.training.loop.Sampler`) that draws points anew where the residual is large.
+
+    Parameters
+    ----------
+    problem : the problem; None in a run that is continued without it: the points then stay.
+    plan : the settings of the run.
+    samples : the points to begin with.
+    state : how far the drawing of points has come in the run that is continued.
+    previous : the run that is continued, or None.
+    seconds : the budget of time, or None.
+    """
+
+    def __init__(
+        self,
+        problem: PDE | None,
+        plan: Plan,
+        samples: Samples,
+        state: SamplerState,
+        previous: Run | None,
+        seconds: float | None,
+    ):
+        lowest = Lowest.before(previous, len(plan.seeds))
+        self.now = Drawn(samples, plan.engine(samples), lowest, replace(state, at_end=()))
+        self.problem = problem
+        self.plan = plan
+        self.every = 0 if state.over else plan.resample
+        self.seconds = seconds
+        self.first = 0 if previous is None else previous.iterations
+        # a run that was measured at its end has a record there; a run that was never cut has none
+        self.measured_at: int | None = None
+        if previous is not None:
+            last = previous.history["loss"].shape[1] - 1
+            self.measured_at = self.first if (lowest.record == last).any() else None
+        self._at_end = state.at_end
+
+    @property
+    def samples(self) -> Samples:
+        return self.now.samples
+
+    @property
+    def engine(self) -> Engine:
+        return self.now.engine
+
+    def next_visit(self, iteration: int) -> int | None:
+        if not self.every:
+            return None
+        after = max(iteration, self.now.state.visited + 1)
+        return -(-after // self.every) * self.every
+
+    def keeps_record(self, iteration: int) -> bool:
+        return bool(self.every) and (iteration % self.every == 0 or iteration == self.measured_at)
+
+    def present(self, run: Run) -> Run:
+        return self.now.lowest.unless_lost(run).kept_by(run, self.now.state)
+
+    def used(self, run: Run) -> float:
+        """The share of the seconds of the run that it has used."""
+        return agreed(0.0 if self.seconds is None else run.seconds / self.seconds)[0]
+
+    def moved(self, run: Run, x: np.ndarray, drawn: Drawn, damped: bool) -> Run:
+        """The run, to be continued at the interior points x (m, d); `damped`: see `renewed`.
+
+        The sampler changes in the last line, at once: an interrupt before it changes nothing.
+        """
+        problem = self.problem
+        assert problem is not None
+        samples = at_points(problem, self.samples, x, self.plan)
+        engine = self.plan.engine(samples)
+        state = replace(drawn.state, redrawn=True)
+        run = replace(renewed(run, engine, damped), sampler=state)
+        self.now = replace(drawn, samples=samples, engine=engine, state=state)
+        return run
+
+    def visit(self, run: Run, iteration: int) -> Run:
+        """Measure the residual at fresh points; end the run if it no longer falls, and draw points
+        anew if it is large.
+        """
+        problem = self.problem
+        if problem is None:
+            self.every = 0
+            if first_process():
+                warn(
+                    "points cannot be drawn anew without the problem, so they stay as they are; "
+                    "give problem=… (--problem …)."
+                )
+            return run
+        before = self.now.state
+        early = self.used(run) < DOUBLE_BEFORE_SHARE
+        # more points help against shocks, which only nonlinear equations have
+        may_grow = early and bool(problem.equation.nonlinear)
+        may_grow = may_grow and _twice_is_affordable(problem, self.samples, self.engine.widths)
+        draw = iteration // self.every
+        x, sizes = elsewhere(problem, run, self.samples, self.plan, draw, may_grow)
+        lowest = self.now.lowest.unless_lost(run).seen(run, sizes)
+        residuals = (*before.residuals, float(sizes[run.best]))
+        if no_longer_falls(residuals):
+            state = replace(before, over=True)
+            why = f"the residual at fresh points no longer falls, after {iteration} iterations."
+            run = replace(run.closed(Status.STALLED, why), sampler=state)
+            self.now = replace(self.now, lowest=lowest, state=state)
+            return run
+        state = replace(before, visited=iteration, residuals=residuals)
+        drawn = replace(self.now, lowest=lowest, state=state)
+        if x is not None:
+            return self.moved(run, x, drawn, damped=False)
+        self.now = drawn
+        return replace(run, sampler=state)
+
+    def finish(self, run: Run, save: Callable[[Run], None]) -> Run:
+        """The run at its end, where its last networks are compared with the best earlier ones.
+
+        save: writes a checkpoint. It is called before the last networks are measured, and again
+            after that, with the new residuals and the best *earlier* networks: a longer run, which
+            may continue from this checkpoint, would not have measured here.
+        """
+        lowest = self.now.lowest.unless_lost(run)
+        at_end = per_seed(self._at_end, len(run.seeds))
+        blind = self.problem is None
+        if run.iterations > self.first:
+            at_end = np.full(len(run.seeds), np.inf)
+            if lowest.states is not None and blind:  # then the test points tell which is better
+                best = at_held(lowest.kept_by(run, self.now.state), self.samples, self.plan)
+                lowest = lowest.where(best < at_held(run, self.samples, self.plan))
+        state = replace(self.now.state, at_end=where_known(at_end))
+        save(lowest.kept_by(run, state))
+        if lowest.states is not None and self.problem is not None and not state.over:
+            draw = len(state.residuals) + 1
+            at_end = elsewhere(self.problem, run, self.samples, self.plan, draw)[1]
+            state = replace(state, at_end=where_known(at_end))
+            save(lowest.kept_by(run, state))
+        if lowest.states is not None:
+            lowest = lowest.seen(run, at_end)
+        return lowest.kept_by(run, state)
+
+
+class Staged:
+    """A sampler that takes the points from a growing part of the time interval. This part doubles
+    when the errors in it are small. Once it is the whole interval, the sampler acts as `Redrawn`.
+
+    redrawn: the sampler of the whole interval.
+    """
+
+    def __init__(self, redrawn: Redrawn):
+        self.redrawn = redrawn
+
+    @staticmethod
+    def begin(problem: PDE, plan: Plan, samples: Samples, seconds: float | None) -> Staged:
+        """The sampler of a new run, with points of the first stage."""
+        share = 0.5**plan.stages
+        first = at_points(problem, samples, early(problem, samples, share), plan)
+        state = SamplerState(redrawn=True, share=share)
+        return Staged(Redrawn(problem, plan, first, state, None, seconds))
+
+    @property
+    def samples(self) -> Samples:
+        return self.redrawn.samples
+
+    @property
+    def engine(self) -> Engine:
+        return self.redrawn.engine
+
+    def next_visit(self, iteration: int) -> int | None:
+        return self.redrawn.next_visit(iteration)
+
+    def keeps_record(self, iteration: int) -> bool:
+        return self.redrawn.keeps_record(iteration)
+
+    def present(self, run: Run) -> Run:
+        return self.redrawn.present(run)
+
+    def finish(self, run: Run, save: Callable[[Run], None]) -> Run:
+        return self.redrawn.finish(run, save)
+
+    def visit(self, run: Run, iteration: int) -> Run:
+        """Take the next stage if the errors of this one are small, or it has lasted long enough."""
+        inner = self.redrawn
+        state = inner.now.state
+        if state.share == 1 or inner.problem is None:
+            return inner.visit(run, iteration)
+        long = iteration - state.share_since >= STAGE_VISITS * inner.every
+        if inner.used(run) > STAGES_END_SHARE:
+            share = 1.0
+        elif _solved(run, inner.samples) or long:
+            share = 2 * state.share
+        else:
+            state = replace(state, visited=iteration)
+            inner.now = replace(inner.now, state=state)
+            return replace(run, sampler=state)
+        state = replace(state, visited=iteration, share=share, share_since=iteration)
+        x = early(inner.problem, inner.samples, share)
+        return inner.moved(run, x, replace(inner.now, state=state), damped=True)
+
+
+def _solved(run: Run, samples: Samples) -> bool:
+    """Whether half of the seeds have a relative error of at most STAGE_ERROR."""
+    loss = run.history["mean_squared_loss"][~run.lost, -1]
+    return bool(np.median(loss) <= STAGE_ERROR**2 * data_size(samples))

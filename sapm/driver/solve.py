@@ -1,0 +1,385 @@
+"""`solve` and `resume`: from a problem to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+from sapm.driver.attempt import Session, attempt
+from sapm.driver.doubts import warn_of_doubts
+from sapm.driver.points import in_stages
+from sapm.driver.progress import lines
+from sapm.driver.settings import (
+    Settings,
+    check_callback,
+    check_one_device,
+    check_problem,
+    iterations,
+)
+from sapm.errors import Advice, AdviceKind, by_name, warn
+from sapm.fields import positive
+from sapm.methods.method import Method
+from sapm.methods.options import StoredMethod
+from sapm.numerics.activations import Activation
+from sapm.precision import one_thread
+from sapm.problem.advice import CLEAR_DIFFERENCE, another_exact, kinks
+from sapm.problem.functions import USER_ERRORS
+from sapm.problem.pde import PDE
+from sapm.problem.samples import Samples, Weights
+from sapm.results import files
+from sapm.results.files import environment
+from sapm.results.result import Result, from_file, to_file
+from sapm.results.table import outcome
+from sapm.training.devices import agreed, anywhere, first_process, mesh_of
+from sapm.training.interrupts import interrupt, interrupts, unless_interrupted
+from sapm.training.loop import diagnostics_of
+from sapm.training.plan import Plan
+from sapm.training.run import Progress, Run, Status
+
+NO_RESULT_YET = "sapm.solve was interrupted before it had a result"
+ENDING = "interrupted after its training had ended."
+IN_SECOND = "interrupted in a second attempt; this is the first."
+UNDEFINED_RESIDUAL = (
+    " Is it a root, a logarithm or a quotient of u? Keep u away from there, "
+    "as jnp.maximum(u.value, 1e-6) or hard=True does."
+)
+SETTLED_ITERATIONS = 50  # a residual that is large by then stays large
+UNFINISHED = (
+    "Training found no solution, and a second attempt covered {:.0%} of the time interval only. "
+    "With out=…, sapm.resume continues it."
+)
+
+
+@by_name
+def solve(
+    problem,
+    depth: int = 6,
+    width: int | Sequence[int] = 20,
+    activation: str | Activation | Callable | None = None,
+    *,
+    points=1000,
+    boundary_points: int = 400,
+    test_points=1000,
+    model: str = "sapm",
+    method: str | Method = "auto",
+    max_iter: int | None = None,
+    max_seconds: float | None = None,
+    seeds: int | Iterable[int] = 10,
+    key: int = 0,
+    init: str | None = None,
+    start: str | None = None,
+    mu: float | None = None,
+    alpha: Any = 1.0,
+    beta: Any = 1.0,
+    options: dict | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    on_record: Callable[[Progress], Any] | None = None,
+    devices=None,
+) -> Result:
+    """Train networks on a problem, one for every seed, and return them with all that was measured.
+
+    Ctrl-C ends the training and returns the result so far; a second Ctrl-C raises.
+
+    Parameters
+    ----------
+    problem : a `PDE`, a `Function` or a `Regression`.
+    depth : the number of layers with weights, at least 2.
+    width : units of each hidden layer: a number, or one for each of the depth - 1 layers.
+    activation : "tanh" (the default for functions, data and nonlinear PDEs), "sin" (the default for
+        linear PDEs), "relu", "sigmoid", "softplus", or an elementwise JAX function.
+    points : the number of interior points, or an array (n, d) of them.
+    boundary_points : the number of points on the boundary.
+    test_points : the number of test points, or an array (n, d) of them.
+    model : "ls" (mean square), "pm" (penalties) or "sapm" (self-adaptive penalties).
+    method : "auto", the name of a method, or a method with its options, such as
+        `sapm.GaussNewton(bend=False)`.
+    max_iter, max_seconds : the budget; training ends when either is used up.
+    seeds : how many seeds, or their numbers. Seed s draws its start from fold_in(key, s).
+    key : the number that all random choices follow from.
+    init : initial weights: "paper", "he", "xavier", "orthogonal" or "looks-linear".
+    start : initial auxiliary variables: "uniform", "forward" or "noise".
+    mu : the weight of the boundary term; by default that by which the operator of the PDE magnifies
+        (`PDE.mu`).
+    alpha, beta : fixed weights of tangents and values: a number, or one for every layer.
+    options : options of the method by name.
+    out : a folder to keep the run in, so that `resume` can continue it.
+    progress : whether a progress bar is shown.
+    on_record : a function of a `Progress`, called at every record; training ends if it returns
+        True.
+    devices : "auto" (all), a number, or a `jax.sharding.Mesh`: seeds and samples are divided among
+        these devices.
+    """
+    check_callback(on_record)
+    divided = isinstance(devices, Mesh) or mesh_of(devices, 1) is not None
+    settings = Settings(
+        problem,
+        depth,
+        width,
+        activation,
+        points=points,
+        boundary_points=boundary_points,
+        test_points=test_points,
+        model=model,
+        method=method,
+        max_iter=max_iter,
+        max_seconds=max_seconds,
+        seeds=seeds,
+        key=key,
+        init=init,
+        start=start,
+        mu=mu,
+        alpha=alpha,
+        beta=beta,
+        options=options,
+        in_memory=divided,
+    )
+    check_one_device(divided, settings.asked_options.get("chunk") is not None)
+    plan = settings.plan()
+    mesh = mesh_of(devices, len(plan.seeds))
+    advice = warn_of_doubts(problem, plan.activation, plan, model)
+    folder = None if out is None else files.Folder(out)
+    session = Session(folder, progress, on_record, mesh)
+
+    def trained() -> Result:
+        samples = (
+            problem.sketch()
+            if plan.chunk is not None
+            else problem.samples(points, boundary_points, test_points, plan.mu)
+        )
+        with nullcontext() if folder is None else folder.claim:
+            return execute(problem, samples, plan, session, advice=advice)
+
+    # one line in place of JAX's many
+    return unless_interrupted(trained, partial(interrupt, NO_RESULT_YET))
+
+
+@one_thread()
+def execute(
+    problem,
+    samples: Samples,
+    plan: Plan,
+    session: Session,
+    previous: Run | None = None,
+    networks: Sequence[Weights] | None = None,
+    advice: tuple[Advice, ...] = (),
+) -> Result:
+    """Train as planned, and again in stages of time where that finds no solution and there is time.
+
+    The parameters are those of `attempt`.
+    """
+    folder = session.folder
+    with interrupts() as interrupted:
+        session = replace(session, interrupted=interrupted)
+        result = attempt(problem, samples, plan, session, previous, networks, advice)
+        tried_again = result.run.attempt > 1
+        if result.run.attempt == 1:
+            why = f"interrupted after {result.run.iterations} iterations."
+            cut = result if result.run.cut else _cut(result, why)
+            seconds = plan.max_seconds
+            if seconds is not None and previous is not None:
+                seconds += previous.seconds
+            if anywhere(interrupted()):
+                result = cut
+            failed = unless_interrupted(lambda: _failed(result, seconds), lambda: None)
+            if failed is None or anywhere(interrupted()):
+                result = cut
+            elif agreed(failed)[0]:
+                tried_again = True
+                first = result
+                result = unless_interrupted(
+                    lambda: _second(first, session), lambda: _cut(first, IN_SECOND)
+                )
+        elif folder is not None and folder.first.is_file():  # a second attempt was continued
+            first = from_file(folder.first, problem, plan.activation, plan.method)
+            result = _second_or_first(result, first)
+        before = result
+        result = unless_interrupted(lambda: _with_outcome(before), lambda: _cut(before, ENDING))
+        if anywhere(interrupted()) and not result.run.cut:
+            result = _cut(result, ENDING)
+    if folder is not None:
+        folder.write_history(lines(result.run))
+        folder.save(folder.model, *to_file(result.run, result.samples, result.plan))
+        folder.write_json("summary.json", outcome(result))
+        if result.run.attempt > 1 or not tried_again:
+            folder.forget_first()
+    return result
+
+
+def _cut(result: Result, why: str) -> Result:
+    return replace(result, run=replace(result.run, cut=why))
+
+
+def _failed(result: Result, seconds: float | None) -> bool:
+    """Whether a run that came to its end is no solution, and there is time to try another way.
+
+    seconds: the budget of time, or None.
+    """
+    run = result.run
+    ended = not any(status.cut_short for status in run.status) and not run.lost.all()
+    early = seconds is None or seconds > 2 * run.seconds
+    may_retry = result.plan.retry and run.attempt == 1 and not run.cut
+    if not (isinstance(result.problem, PDE) and may_retry and ended and early):
+        return False
+    try:
+        return result.error_estimate().no_solution
+    except (MemoryError, *USER_ERRORS):  # the estimate calls the user's functions; it is optional
+        return False
+
+
+def _second(first: Result, session: Session) -> Result:
+    """A second attempt, in stages of time, in place of one that found no solution."""
+    plan = in_stages(first.plan)
+    folder = session.folder
+    if folder is not None:
+        folder.save(folder.first, *to_file(first.run, first.samples, first.plan))
+    held_out = first.samples.test.get("x", 0)
+    samples = first.problem.samples(plan.points, plan.boundary_points, held_out, plan.mu)
+    second = attempt(
+        first.problem,
+        samples,
+        plan,
+        session,
+        advice=first.run.advice,
+        first_seconds=first.run.seconds,
+    )
+    return _second_or_first(second, first)
+
+
+def _second_or_first(second: Result, first: Result) -> Result:
+    """The second attempt if it covered the whole time interval; else the first one, with advice."""
+    share = second.run.sampler.share
+    if share == 1 and not second.run.lost.all():
+        return second
+    cut = bool(second.run.cut)
+    first = _advised(first, Advice(AdviceKind.OUTCOME, UNFINISHED.format(share)), silent=cut)
+    return _cut(first, IN_SECOND if cut else "")
+
+
+def _advised(result: Result, advice: Advice, silent: bool = False) -> Result:
+    """The result with this advice, which is also a warning unless it is `silent`."""
+    if advice in result.run.advice:
+        return result
+    if first_process() and not silent:
+        warn(advice.sentence)
+    return replace(result, run=replace(result.run, advice=(*result.run.advice, advice)))
+
+
+def _with_outcome(result: Result) -> Result:
+    """The result with advice on how it ended."""
+    advice = _outcome(result)
+    result = result if advice is None else _advised(result, advice)
+    run = result.run
+    if set(run.status) == {Status.NON_FINITE} and not run.iterations:
+        hint = UNDEFINED_RESIDUAL if result.samples.kind == "pde" else ""
+        why = f"nothing was trained: {run.reason[0]}{hint}"
+        result = _advised(result, Advice(AdviceKind.OUTCOME, why))
+    share = run.sampler.share
+    if share < 1 and first_process():
+        warn(f"only {share:.0%} of the time interval was trained; u is meaningless beyond it.")
+    return result
+
+
+def _outcome(result: Result) -> Advice | None:
+    """Advice for a run that is over and has large errors: `exact` may belong to another problem, or
+    the solution may have kinks. None if there is nothing to say.
+    """
+    problem = result.problem
+    run = result.run
+    if not isinstance(problem, PDE) or run.cut:
+        return None
+    best = result.rows[run.best]
+    advice = None
+    if problem.exact is not None and (best.solution_error or 0.0) > CLEAR_DIFFERENCE:
+        advice = another_exact(problem)
+    settled = run.ended(Status.CONVERGED, Status.STALLED) or run.iterations >= SETTLED_ITERATIONS
+    complete = settled and not run.ended(Status.OUT_OF_TIME, Status.STOPPED)
+    if advice is None and complete:
+        advice = kinks(problem, best.train_error or 0.0)
+    return advice
+
+
+@by_name
+def resume(
+    path: str | Path,
+    max_iter: int | None = None,
+    max_seconds: float | None = None,
+    problem=None,
+    activation=None,
+    *,
+    method: Method | None = None,
+    progress: bool = True,
+    on_record: Callable[[Progress], Any] | None = None,
+    devices=None,
+) -> Result:
+    """Continue a run from its folder or from a saved file: the numbers are those of a run that was
+    never cut, bit for bit.
+
+    Parameters
+    ----------
+    path : the folder of a run (`out=` of `solve`), or a file written by `result.save`.
+    max_iter : the budget of iterations from the very start; by default that of before.
+    max_seconds : the budget of time from now on; by default none.
+    problem : the problem, which a file does not hold: needed for nonlinear PDEs, for hard
+        conditions, to draw points anew, and for data on disk.
+    activation, method : needed if they are the user's own.
+    progress, on_record : as in `solve`.
+    devices : as in `solve`. They may differ from those of before; sums over samples are then
+        rounded in another order.
+    """
+    check_callback(on_record)
+    path = Path(path)
+    folder = files.Folder(path)
+    file = folder.checkpoint if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise ValueError(files.no_checkpoint(path))
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist; give the folder of a run, or a file written by result.save(…)."
+        )
+    if problem is not None:
+        check_problem(problem)
+    with folder.claim if path.is_dir() else nullcontext():
+        before = from_file(file, problem, activation, method)
+        if isinstance(before.plan.method, StoredMethod):
+            raise ValueError(
+                f"{path} was made with the method {before.plan.method.name!r}, which a file cannot "
+                "hold; give method=…."
+            )
+        if before.plan.chunk is not None and (problem is None or not path.is_dir()):
+            raise ValueError(
+                f"{path} is of a run on data that are not in memory: give the folder it was kept "
+                "in (out=…) and its problem=…."
+            )
+        recorded = diagnostics_of(before.run.method, before.run.states)
+        recorded += ["validation_loss"] if before.samples.validation is not None else []
+        if lacking := [name for name in recorded if name not in before.run.history]:
+            raise ValueError(
+                f"{file} has no history of {lacking[0]}, so it cannot be continued; sapm.load "
+                "gives its networks."
+            )
+        seconds = None if max_seconds is None else positive("max_seconds", max_seconds)
+        plan = replace(before.plan, max_seconds=seconds)
+        if max_iter is not None:
+            plan = replace(plan, max_iter=iterations(max_iter), retry=False)
+            if max_iter < (done := before.run.iterations):
+                raise ValueError(
+                    f"max_iter={max_iter} is behind: {path} has {done} iterations already; give "
+                    "more, or nothing."
+                )
+        mesh = mesh_of(devices, len(before.run.seeds))
+        check_one_device(mesh is not None, plan.chunk is not None)
+        agreed(0)  # all have read what the first is going to write
+        if path.is_dir():
+            folder.reopen(
+                plan.to_dict(), environment(), before.run.iterations, max_iter is not None
+            )
+            folder.write_history(lines(before.run))
+        session = Session(folder if path.is_dir() else None, progress, on_record, mesh)
+        return execute(problem, before.samples, plan, session, before.run)

@@ -1,0 +1,257 @@
+"""Checks of what users give, and the words of error messages.
+
+An error message says what is wrong, what was expected and how to fix it. A value in a message is
+quoted by `brief`, so that the message stays one short line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, signature
+from numbers import Integral, Real
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar, overload
+
+T = TypeVar("T", bound=Callable)
+
+# files whose lines are no place for a warning: the package, and what its decorators run through
+INTERNAL_FILES = (str(Path(__file__).parent), contextlib.__file__)
+LONGEST_QUOTE = 100  # characters of a user's text that a message repeats
+MOST_CHOICES = 1000  # names that a misspelt one is compared with
+
+# Data and domains have sizes between these: the squares of their squares are still numbers.
+SMALLEST_SIZE = 1e-50
+LARGEST_SIZE = 1e50
+
+LEARNING_RATE_NAMES = ("lr", "learning_rate", "step_size", "eta")
+SEED_NAMES = ("seed", "random_state")
+OTHER_NAMES = {  # what other packages call our settings
+    **dict.fromkeys(
+        ("epochs", "iterations", "n_iter", "steps", "num_steps", "maxiter"), "max_iter"
+    ),
+    **dict.fromkeys(("layers", "n_layers", "num_layers"), "depth"),
+    **dict.fromkeys(("hidden", "units", "neurons", "hidden_layer_sizes"), "width"),
+    **dict.fromkeys(("verbose", "display_every"), "progress"),
+    **dict.fromkeys(("loss_weights", "boundary_weight"), "mu"),
+}
+
+
+# ---------------------------------------------------------------- advice
+
+
+class AdviceKind(StrEnum):
+    """What a piece of advice is about."""
+
+    STATEMENT = "statement"  # the problem and its settings: it holds however long the run is
+    OUTCOME = "outcome"  # how the run ended: a longer run may end otherwise
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence to the user about something that is allowed and probably a mistake, or about how a
+    run ended. It is shown as a warning, and again wherever the run is shown.
+    """
+
+    kind: AdviceKind
+    sentence: str
+
+
+def warn(sentence: str) -> None:
+    """Warn the user, at the line of the user's own code that called sapm."""
+    frame = sys._getframe(1)
+    level = 2
+    while frame.f_back is not None and _is_internal(frame):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(sentence, stacklevel=level)
+
+
+def _is_internal(frame: FrameType) -> bool:
+    """Whether a frame is of the package: by its file, or by its module where code was generated.
+
+    The `__init__` of a dataclass has no file.
+    """
+    generated = frame.f_code.co_filename == "<string>"
+    package = str(frame.f_globals.get("__name__", "")).split(".")[0] == __package__
+    return frame.f_code.co_filename.startswith(INTERNAL_FILES) or (generated and package)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def number(value) -> float:
+    """A real number as a float.
+
+    NaN for anything that is not a real number, True and False included; ±inf for integers that are
+    too large for a float.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+def integer(name: str, value, least: int = 1, why: str = "", most: int | None = None) -> int:
+    """The value as an int, if it is a whole number from `least` to `most`.
+
+    Parameters
+    ----------
+    name : what the message calls it.
+    value : what the user gave: an int or a NumPy integer, not a bool.
+    least, most : the allowed range, ends included; None is no upper end.
+    why : a clause for the message, after "give {least} or more".
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name}={brief(value)} is not a whole number; give {least} or more{why}.")
+    count = int(value)
+    if count < least:
+        raise ValueError(f"{name}={brief(value)} is too small; give {least} or more{why}.")
+    if most is not None and count > most:
+        raise ValueError(f"{name}={brief(value)} is too large; give {most} or less.")
+    return count
+
+
+# ---------------------------------------------------------------- text
+
+
+def brief(value) -> str:
+    """The repr of a value in one line of at most `LONGEST_QUOTE` characters, without memory
+    addresses.
+    """
+    return shown(" ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).split()))
+
+
+def shown(text: str, longest: int = LONGEST_QUOTE) -> str:
+    """A text that is safe to print: cut short, and with control characters escaped."""
+    text = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def json_safe(x: Any) -> Any:
+    """A value as JSON can hold it: arrays become lists, and NaN and infinities become None."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    if isinstance(x, dict):
+        return {key: json_safe(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [json_safe(value) for value in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
+# ---------------------------------------------------------------- names
+
+
+def closest(word, choices: Iterable[str]) -> str | None:
+    """The choice that is most like a word, or None if none is like it."""
+    names = [str(choice) for choice in choices if len(str(choice)) <= LONGEST_QUOTE]
+    close = get_close_matches(str(word)[:LONGEST_QUOTE], names[:MOST_CHOICES], 1, 0.5)
+    return close[0] if close else None
+
+
+def nearest(word, choices: Iterable[str]) -> str:
+    """The suffix " Did you mean 'x'?" with the choice that is most like the word, or ""."""
+    close = closest(word, choices)
+    return f" Did you mean {close!r}?" if close else ""
+
+
+def split(word: str, names: Iterable[str]) -> tuple[str, ...] | None:
+    """A word made of coordinate names, as a tuple: "tx" → ("t", "x"). None for other words."""
+    if not word:
+        return ()
+    for name in sorted(names, key=len, reverse=True):
+        if word.startswith(name) and (rest := split(word[len(name) :], names)) is not None:
+            return (name, *rest)
+    return None
+
+
+def one_by_one(word, names: Sequence[str]) -> str:
+    """How to fix a derivative along a coordinate that does not exist: "xx" has to be "x", "x"."""
+    parts = split(word, names) if isinstance(word, str) and len(word) <= LONGEST_QUOTE else None
+    if parts:
+        return f"name them one by one: d({', '.join(map(repr, parts))})."
+    return f"there are {', '.join(names)}." + nearest(word, names)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@overload
+def by_name(target: T) -> T: ...
+@overload
+def by_name(*, hints: Mapping[str, str]) -> Callable[[T], T]: ...
+def by_name(target: Any = None, *, hints: Mapping[str, str] | None = None) -> Any:
+    """Decorate a public function or class: a clear TypeError for unknown and missing arguments.
+
+    Parameters
+    ----------
+    target : the function or class.
+    hints : {name: what to do instead} for names that users may try. Misspelt names, names that
+        other packages use, and learning rates have hints anyway.
+    """
+    if target is None:
+        return lambda target: _checked(target, hints or {})
+    return _checked(target, hints or {})
+
+
+def _checked(target, hints: Mapping[str, str]):
+    if isinstance(target, type):
+        target.__init__ = _checked(target.__init__, hints)  # type: ignore[misc]
+        return target
+    title = f"sapm.{target.__qualname__.removesuffix('.__init__')}"
+    parameters = signature(target).parameters
+    names = [name for name in parameters if name != "self"]
+    unnamed = [n for n in names if parameters[n].kind is Parameter.POSITIONAL_OR_KEYWORD]
+    variable = any(a.kind is Parameter.VAR_POSITIONAL for a in parameters.values())
+    most_unnamed = len(unnamed) + ("self" in parameters)
+    required = [
+        name
+        for name in names
+        if parameters[name].default is Parameter.empty
+        and parameters[name].kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+
+    @wraps(target)
+    def wrapped(*args, **settings):
+        for name, value in settings.items():
+            if name not in names:
+                hint = hints[name] if name in hints else _hint(name, value, names)
+                raise TypeError(f"{title} has no setting {name!r}.{hint}")
+        if not variable and len(args) > most_unnamed:
+            hint = " Data are a problem: sapm.Regression(X, y)." if "problem" in unnamed else ""
+            raise TypeError(
+                f"{title} takes {', '.join(unnamed)} without their names, and all others by "
+                f"name.{hint}"
+            )
+        places = [*parameters][: len(args)]
+        if missing := [n for n in required if n not in places and n not in settings]:
+            call = ", ".join(f"{name}=…" for name in required)
+            raise TypeError(f"{title} needs {' and '.join(missing)} too: {call}.")
+        return target(*args, **settings)
+
+    return wrapped
+
+
+def _hint(name: str, value, names: Sequence[str]) -> str:
+    """What to do instead of giving the unknown argument `name`."""
+    if OTHER_NAMES.get(name) in names:
+        several = name == "layers" and isinstance(value, (list, tuple))
+        widths = " Several widths are width=[20, 20]." if several else ""
+        return f" It is called {OTHER_NAMES[name]!r} here.{widths}"
+    if name in SEED_NAMES and "seeds" in names:
+        return f" Give seeds=[{brief(value)}] for that one; a number alone says how many."
+    if name in LEARNING_RATE_NAMES:
+        if "learning_rate" in names:
+            return nearest("learning_rate", names)
+        return " No learning rate has to be chosen."
+    return nearest(name, names)

@@ -1,0 +1,1 @@
+"""Jets, activations, layers, networks and linear least squares."""

@@ -1,0 +1,185 @@
+"""The self-adaptive weights of PDE terms beside ω_l, and the constants of the bounds they give.
+
+For a sample and a layer l let
+
+    t_l = Σ_i ‖d_{l,i}‖²                    d: free tangents
+    q_l = Σ ‖S_l‖²                          S: free second-order channels
+    p_l = Σ_i ‖d̂_{l,i} + d_{l,i}‖²          d̂: tangents of the forward pass
+
+The squared defects of layer l are multiplied by ω_l, by the fixed weight β_l or α_l, and by
+
+    values                   υ + Σ_{l≤m<L} ( t_m + χ ( q_m + t_m² + t_m Σ_{m<j<L} p_j ) )
+    tangents                 1 + χ Σ_{l≤m<L} p_m
+    second-order channels    1
+
+where υ = 1 if the term contains ψ itself, χ = 1 if it is of second order, and both are 0 otherwise.
+Section 8 of docs/method.md proves that the true loss is then at most a constant times the penalty
+loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sapm.numerics.activations import Activation
+from sapm.numerics.jets import Jet
+from sapm.numerics.network import Network, Stack
+from sapm.objective.terms import Term
+
+
+class Curve(eqx.Module):
+    """The norms q and p of a term of second order, by layer and sample."""
+
+    q: Float[Array, "L n"]
+    p: Float[Array, "L n"]
+
+
+def length_squared(u: Jet) -> Float[Array, " n"]:
+    """t[n] = Σ_i ‖d_i[n]‖²."""
+    return jnp.sum(u.tangents[..., : u.first, :] ** 2, axis=(-2, -1))
+
+
+def bend_squared(u: Jet) -> Float[Array, " n"]:
+    """q[n] = Σ ‖S[n]‖² over the second-order channels."""
+    return jnp.sum(u.tangents[..., u.first :, :] ** 2, axis=(-2, -1))
+
+
+def lengths(term: Term, network: Network, aux: Stack) -> tuple[Float[Array, "L n"], Curve | None]:
+    """The norms in the adaptive weights of a term: t_{l,n}, and for second order q_{l,n} and
+    p_{l,n}.
+
+    Parameters
+    ----------
+    term
+        The term.
+    network
+        Of the forward pass in p.
+    aux
+        The free jets u_1 … u_L of the term.
+    """
+    t = aux.map(length_squared).rows()
+    if not term.x.forms:
+        return t, None
+
+    def first(u):
+        return u.tangents[..., : u.first, :]
+
+    both = jax.tree.map(jnp.add, network.preactivations(term.x).map(first), aux.map(first))
+    p = both.map(lambda d: jnp.sum(d**2, axis=(-2, -1))).rows()
+    return t, Curve(aux.map(bend_squared).rows(), p)
+
+
+def suffix(x: Float[Array, "L n"]) -> Float[Array, "L n"]:
+    """Σ_{l≤m<L} x_m for l = 1..L."""
+    return jnp.flip(jnp.cumsum(jnp.flip(x.at[-1].set(0.0), 0), 0), 0)
+
+
+def value_spread(term: Term, t: Float[Array, "L n"], curve: Curve | None) -> Float[Array, "L n"]:
+    """The weight of value defects beside β_l ω_l.
+
+    For a linear term of first order without ψ it is Ω²_{l,n} = Σ_{l≤m<L} t_{m,n}.
+    """
+    if curve is not None:
+        above = jnp.pad(suffix(curve.p)[1:], ((0, 1), (0, 0)))  # Σ_{m<j<L} p_j
+        t = t + t**2 + curve.q + t * above
+    return suffix(t) + 1 if term.uses_value else suffix(t)
+
+
+def tangent_spread(curve: Curve) -> Float[Array, "L n"]:
+    """The weight of tangent defects beside α_l ω_l, for a term of second order."""
+    return 1 + suffix(curve.p)
+
+
+def steepness(terms: Sequence[Term], network: Network, aux: Sequence[Stack]) -> float | None:
+    """A Lipschitz constant of the nonlinear residuals between the output jets of a point.
+
+    It is the largest one of all terms and samples; None if all terms are linear.
+
+    Parameters
+    ----------
+    terms
+        The terms of the objective.
+    network, aux
+        The point: the network, and the free jets of every term.
+    """
+    pairs = [(term, u.top) for term, u in zip(terms, aux, strict=True) if term.nonlinear]
+    constants = (float(steepness_of_term(term, network(term.x), u)) for term, u in pairs)
+    return max(constants, default=None)
+
+
+@jax.jit
+def steepness_of_term(term: Term, exact: Jet, free: Jet) -> Float[Array, ""]:
+    """A Lipschitz constant of one residual between two output jets of every sample.
+
+    It is the largest quotient of differences, and at least the norm of the gradient at `free`.
+
+    Parameters
+    ----------
+    exact, free
+        The output jets of the forward pass, and the free ones.
+    """
+    (f, back), g = jax.vjp(term.residual, free), term.residual(exact)
+    slope = back(jnp.ones_like(f))[0]
+
+    def flat(jet):
+        return jnp.concatenate([jet.value, jet.tangents[:, :, 0]], axis=1)
+
+    distance = jnp.linalg.norm(flat(exact) - flat(free), axis=1)
+    # A smaller distance is rounding, and so is the difference of residuals.
+    resolved = distance > 1e-12 * jnp.linalg.norm(flat(free), axis=1)
+    difference = jnp.abs(f - g)[:, 0]
+    quotient = jnp.where(resolved, difference / jnp.where(resolved, distance, 1.0), 0.0)
+    return jnp.max(jnp.maximum(quotient, jnp.linalg.norm(flat(slope), axis=1)))
+
+
+def constant(
+    term: Term, sigma: Activation, alpha: np.ndarray, beta: np.ndarray, steep: float | None
+) -> float:
+    """The proven constant of a PDE term (Theorems 3 and 5).
+
+    Parameters
+    ----------
+    term, sigma
+        The term and the activation.
+    alpha, beta : (L,) and (L-1,)
+        The fixed weights of tangent and of value defects.
+    steep
+        The Lipschitz constant of a nonlinear residual (`steepness`).
+    """
+    L = len(alpha)
+    l = np.arange(1, len(alpha))
+    C, B, K, M = (
+        x or 0.0
+        for x in (sigma.lipschitz, sigma.slope, sigma.slope_lipschitz, sigma.curve_lipschitz)
+    )
+    paths = np.array(
+        [sum(B ** (2 * (L - m - 1)) * C ** (2 * (m - j)) for m in range(j, L)) for j in l]
+    )
+    fall = B ** (2.0 * (L - np.arange(1, L + 1)))
+    values = np.sum(C ** (2.0 * (L - l)) / beta) + 1
+    tangents = np.sum(fall / alpha) + K**2 * np.sum(paths / beta)
+    bent = 0.0
+    if term.x.forms:
+        f2 = float(np.max(np.sum(np.square(term.x.forms), axis=0), initial=0.0))  # φ²
+        mixed = [
+            sum(C ** (2 * (j - i)) * B ** (2 * (L - j - 2)) * (L - 1 - j) for j in range(i, L - 1))
+            for i in l
+        ]
+        bent = np.sum(fall / alpha) + f2 * K**2 * np.sum(
+            B ** (2.0 * (L - l - 1)) * (L - l) / alpha[:-1]
+        )
+        bent += np.sum(((K**2 + f2 * M**2) * paths + f2 * K**4 * np.array(mixed)) / beta)
+    if term.nonlinear:
+        assert steep is not None
+        return 1 + steep**2 * float(values + tangents + bent)
+    c = np.asarray(term.linear.c)
+    c0 = 0.0 if term.linear.c0 is None else np.asarray(term.linear.c0)
+    first = np.sum(c[:, : term.x.first] ** 2, -1)
+    second = np.sum(c[:, term.x.first :] ** 2, -1)
+    return 1 + float(np.max(first * tangents + second * bent + np.square(c0) * values))

@@ -1,0 +1,446 @@
+"""Boxes and balls with named coordinates.
+
+Each has named faces with outward normals, and Halton points inside and on every face. `Domain` and
+`Part` in `sapm.problem.shapes` say what their methods compute; shapes there combine them.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from scipy.special import gammaln, ndtri
+
+from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, nearest, number
+from sapm.problem.shapes import FACE_TOLERANCE, Combination, Product, Shape, halton
+
+ARRAY_ATTRIBUTES = ("dtype", "shape", "ndim", "aval", "astype")  # what jnp.sin(p) looks up
+RESERVED_NAMES = ("value", "vector", "d")
+MAX_BALL_DIMENSION = 10**4  # a point of a ball takes as many random numbers
+MIN_RELATIVE_WIDTH = 1e-10  # of an interval, by the size of its ends: points between need digits
+MIN_LOG_MEASURE = -700.0  # exp of less is 0 in double precision
+
+
+class NotANumber(ValueError):
+    """A point p was used in arithmetic, where one of its coordinates was meant."""
+
+
+class Coordinates:
+    """A point p as a user's function gets it: `p.x`, `p.t`, and all coordinates as `p.vector`.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names of the coordinates, d of them.
+    vector : array (d,)
+        Their values; traced by JAX as a rule.
+    parameters : mapping, optional
+        Unknown numbers of the problem, which are read as `p.name` too.
+    """
+
+    def __init__(
+        self, names: Sequence[str], vector: Any, parameters: Mapping[str, Any] | None = None
+    ):
+        self._names = tuple(names)
+        self.vector = vector
+        self._parameters = parameters or {}
+
+    def _not_a_number(self, *_) -> NoReturn:
+        at = ", ".join(f"p.{name}" for name in self._names)
+        raise NotANumber(
+            f"the function is called with a point p, not with a number; write {at} for its "
+            "coordinates."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        __pow__
+    ) = __rpow__ = _not_a_number
+    __neg__ = __abs__ = __float__ = __iter__ = __getitem__ = __array__ = __lt__ = __gt__ = (
+        __le__
+    ) = __ge__ = _not_a_number
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in ARRAY_ATTRIBUTES and name not in (*self._names, *self._parameters):
+            self._not_a_number()
+        if name in self._parameters:
+            return self._parameters[name]
+        if name not in self._names:
+            known = [*self._names, *self._parameters]
+            raise ValueError(
+                f"p.{name} is not a coordinate; this domain has {', '.join(known)} "
+                "(and p.vector for all coordinates); "
+                f"declare an unknown number with parameters={{{name!r}: …}}." + nearest(name, known)
+            )
+        return self.vector[self._names.index(name)]
+
+
+def _check_name(name: object) -> None:
+    if (
+        not isinstance(name, str)
+        or not (name.isidentifier() and not keyword.iskeyword(name))
+        or name.startswith("_")
+        or name in RESERVED_NAMES
+    ):
+        raise ValueError(
+            f"{brief(name)} cannot name a coordinate; use a plain word such as t, x, y, and not "
+            f"{', '.join(map(repr, RESERVED_NAMES))}."
+        )
+
+
+@dataclass(frozen=True, init=False)
+class Box(Shape):
+    """A product of intervals with named coordinates: Box(t=(0, 1), x=(-1, 1)).
+
+    Its faces are "t-" and "t+", the lower and upper end of t, then "x-" and "x+".
+
+    Parameters
+    ----------
+    **bounds : (lower, upper)
+        The ends of every coordinate, by its name. A coordinate named t is the time.
+    """
+
+    bounds: Mapping[str, tuple[float, float]]
+
+    def __init__(self, *unnamed, **bounds: tuple[float, float]):
+        if unnamed:
+            raise TypeError(
+                f"Box got {brief(unnamed[0])} without a name; name every coordinate, such as "
+                "Box(t=(0, 1), x=(-1, 1))."
+            )
+        if not bounds:
+            raise ValueError(
+                "Box() has no coordinates; name each with its lower and upper end, such as "
+                "Box(t=(0, 1), x=(-1, 1))."
+            )
+        checked = {}
+        for name, ends in bounds.items():
+            _check_name(name)
+            expected = f"wanted {name}=(lower, upper) with two finite numbers, lower < upper."
+            try:
+                if isinstance(ends, (str, bytes, Set, Mapping)):
+                    raise TypeError
+                lower, upper = (float(e) for e in ends)
+            except (TypeError, ValueError, OverflowError):
+                raise TypeError(f"Box got {name}={brief(ends)}; {expected}") from None
+            if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
+                raise ValueError(f"Box got {name}=({lower:g}, {upper:g}); {expected}")
+            largest = max(abs(lower), abs(upper))
+            if largest > LARGEST_SIZE or upper - lower < max(
+                SMALLEST_SIZE, MIN_RELATIVE_WIDTH * largest
+            ):
+                raise ValueError(
+                    f"Box got {name}=({lower!r}, {upper!r}); its ends must be at most "
+                    f"{LARGEST_SIZE:g} in size, and at least {SMALLEST_SIZE:g} and "
+                    f"{MIN_RELATIVE_WIDTH:g} of that apart; state the problem in "
+                    "other units, or shift the coordinate."
+                )
+            checked[name] = (lower, upper)
+        object.__setattr__(self, "bounds", checked)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.bounds.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.bounds)
+
+    @property
+    def faces(self) -> tuple[str, ...]:
+        return tuple(name + side for name in self.bounds for side in "-+")
+
+    @property
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        lower, upper = np.array(list(self.bounds.values())).T
+        return lower, upper
+
+    @property
+    def first(self) -> int:
+        """Halton point 0 is the lower corner of the box."""
+        return 0
+
+    @property
+    def convex(self) -> bool:
+        return True
+
+    def __mul__(self, other: Shape) -> Box | Product:
+        """The product with another box is a box."""
+        if isinstance(other, Box) and not set(self.names) & set(other.names):
+            return Box(**self.bounds, **other.bounds)
+        return super().__mul__(other)
+
+    def points(self, n: int, start: int | None = None) -> np.ndarray:
+        """n Halton points inside, number `start` and those after it: (n, d)."""
+        return self.from_cube(
+            halton(n, self.cube_dimension(), self.first if start is None else start)
+        )[0]
+
+    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
+        """n Halton points on a face, number `start` and those after it: (n, d)."""
+        return self.from_cube(halton(n, self.cube_dimension(face), start), face)[0]
+
+    def _split(self, face: str) -> tuple[int, float, float]:
+        """The coordinate's index, its value on the face, and the sign of the outward normal."""
+        i = self.names.index(face[:-1])
+        return i, self.bounds[face[:-1]][face[-1] == "+"], 1.0 if face[-1] == "+" else -1.0
+
+    def cube_dimension(self, face: str | None = None) -> int:
+        return len(self.bounds) - (face is not None)
+
+    def from_cube(self, u: np.ndarray, face: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Points u of the unit cube, stretched over the box or over a face; all of them belong."""
+        lower, upper = self._ends
+        if face is None:
+            return lower + (upper - lower) * u, np.ones(len(u), bool)
+        i, end, _ = self._split(face)
+        along = np.delete(lower, i) + np.delete(upper - lower, i) * u
+        return np.insert(along, i, end, axis=1), np.ones(len(u), bool)
+
+    def region_measure(self, face: str | None = None) -> float:
+        """The product of the widths, for a face without the width across it."""
+        sides = self.sides if face is None else np.delete(self.sides, self._split(face)[0])
+        return float(np.prod(sides))
+
+    def area(self, face: str) -> float:
+        return self.region_measure(face)
+
+    @property
+    def volume(self) -> float:
+        return self.region_measure()
+
+    def normal(self, face: str, x: np.ndarray) -> np.ndarray:
+        """± the unit vector of the face's coordinate: (n, d)."""
+        i, _, sign = self._split(face)
+        return sign * np.broadcast_to(np.eye(x.shape[1])[i], x.shape)
+
+    @property
+    def sides(self) -> np.ndarray:
+        lower, upper = self._ends
+        return upper - lower
+
+    @property
+    def smallest_width(self) -> np.ndarray:
+        return self.sides
+
+    @property
+    def frame(self) -> tuple[np.ndarray, np.ndarray]:
+        """The centre, and half the width along every coordinate."""
+        lower, upper = self._ends
+        return (lower + upper) / 2, (upper - lower) / 2
+
+    def gap(self, x: np.ndarray) -> np.ndarray:
+        """Distance to the nearest face as a fraction of the box across it, negative outside."""
+        lower, upper = self._ends
+        return (np.minimum(x - lower, upper - x) / self.sides).min(-1)
+
+    def on_face(self, face: str, x: np.ndarray) -> np.ndarray:
+        i, end, _ = self._split(face)
+        close = np.abs(x[:, i] - end) <= FACE_TOLERANCE * self.sides[i]
+        return close & (self.gap(x) >= -FACE_TOLERANCE)
+
+    def snap(self, x: np.ndarray) -> np.ndarray:
+        """Points close to the boundary, moved onto the nearest face."""
+        lower, upper = self._ends
+        x = np.clip(x, lower, upper)
+        distance = np.concatenate([x - lower, upper - x], axis=1) / np.tile(self.sides, 2)
+        near = distance.argmin(1)
+        rows = np.arange(len(x))
+        x[rows, near % x.shape[1]] = np.concatenate([lower, upper])[near]
+        return x
+
+    def describe(self) -> dict:
+        return {"kind": "box", "bounds": {name: list(ends) for name, ends in self.bounds.items()}}
+
+
+@dataclass(frozen=True)
+class Ball(Shape):
+    """A ball; its only face is "surface". Ball(2, names=("x", "y")) is the unit disc.
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    radius : float
+        Its radius.
+    center : tuple of float, optional
+        Its centre. Default: the origin.
+    names : tuple of str, optional
+        The names of the coordinates. Default: x1, x2, ….
+    """
+
+    dimension: int
+    radius: float = 1.0
+    center: tuple[float, ...] | None = None
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if (
+            isinstance(self.dimension, bool)
+            or not isinstance(self.dimension, (int, np.integer))
+            or self.dimension < 1
+        ):
+            raise ValueError(
+                f"Ball got dimension {brief(self.dimension)}; wanted a whole number, at least 1, "
+                "such as Ball(10)."
+            )
+        if not SMALLEST_SIZE <= number(self.radius) <= LARGEST_SIZE:
+            raise ValueError(
+                f"Ball got radius {brief(self.radius)}; wanted a positive, finite number "
+                f"({SMALLEST_SIZE:g} to {LARGEST_SIZE:g})."
+            )
+        if self.dimension > MAX_BALL_DIMENSION:
+            raise ValueError(
+                f"Ball got dimension {brief(self.dimension)}; wanted at most {MAX_BALL_DIMENSION}."
+            )
+        try:
+            center = (
+                np.zeros(self.dimension) if self.center is None else np.asarray(self.center, float)
+            )
+        except (TypeError, ValueError, OverflowError):
+            center = np.full(1, np.nan)
+        if center.shape != (self.dimension,) or not np.all(
+            np.abs(center) <= min(LARGEST_SIZE, float(self.radius) / MIN_RELATIVE_WIDTH)
+        ):
+            raise ValueError(
+                f"Ball got center {brief(self.center)}; wanted {self.dimension} numbers, at most "
+                f"{1 / MIN_RELATIVE_WIDTH:g} radii."
+            )
+        object.__setattr__(self, "center", tuple(center.tolist()))
+        names = self.names if isinstance(self.names, (tuple, list)) else ()
+        if self.names and (
+            len(names) != self.dimension or len(set(map(str, names))) != self.dimension
+        ):
+            raise ValueError(
+                f"Ball got names {brief(self.names)}; wanted a tuple of {self.dimension} different "
+                "words."
+            )
+        for name in names:
+            _check_name(name)
+        object.__setattr__(self, "names", tuple(names) or self._default_names)
+
+    @property
+    def _default_names(self) -> tuple[str, ...]:
+        return tuple(f"x{i}" for i in range(1, self.dimension + 1))
+
+    @property
+    def faces(self) -> tuple[str, ...]:
+        return ("surface",)
+
+    @property
+    def first(self) -> int:
+        """Halton point 0 has no direction, so point 1 is the first."""
+        return 1
+
+    @property
+    def convex(self) -> bool:
+        return True
+
+    def _place(self, unit: np.ndarray) -> np.ndarray:
+        """Points of the unit ball, scaled and shifted to this one."""
+        return np.asarray(self.center) + self.radius * unit
+
+    def points(self, n: int, start: int | None = None) -> np.ndarray:
+        """n Halton points inside, number `start` (at least 1) and those after it: (n, d)."""
+        return self.from_cube(
+            halton(n, self.cube_dimension(), max(1, self.first if start is None else start))
+        )[0]
+
+    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
+        """n Halton points on a face, number `start` and those after it: (n, d)."""
+        return self.from_cube(halton(n, self.cube_dimension(face), max(1, start)), face)[0]
+
+    def cube_dimension(self, face: str | None = None) -> int:
+        return self.dimension + (face is None)
+
+    def from_cube(self, u: np.ndarray, face: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Points distributed uniformly: d numbers make the direction, one more the radius."""
+        x = (
+            _directions(u)
+            if face is not None
+            else _directions(u[:, :-1]) * u[:, -1:] ** (1 / self.dimension)
+        )
+        return self._place(x), np.ones(len(u), bool)
+
+    def region_measure(self, face: str | None = None) -> float:
+        """The surface 2 πᵈᐟ² / Γ(d/2) rᵈ⁻¹, or the volume, which is r/d times that.
+
+        Never 0, also where the exact number is too small for double precision.
+        """
+        d = self.dimension
+        r = float(self.radius)
+        log_surface = np.log(2) + d / 2 * np.log(np.pi) - gammaln(d / 2) + (d - 1) * np.log(r)
+        log_measure = log_surface + (np.log(r / d) if face is None else 0.0)
+        return float(np.exp(max(log_measure, MIN_LOG_MEASURE)))
+
+    def area(self, face: str) -> float:
+        return self.region_measure(face)
+
+    @property
+    def volume(self) -> float:
+        return self.region_measure()
+
+    def normal(self, face: str, x: np.ndarray) -> np.ndarray:
+        return (x - np.asarray(self.center)) / self.radius
+
+    @property
+    def sides(self) -> np.ndarray:
+        return np.full(self.dimension, 2 * float(self.radius))
+
+    @property
+    def smallest_width(self) -> np.ndarray:
+        return self.sides
+
+    @property
+    def frame(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.center, float), self.sides / 2
+
+    def gap(self, x: np.ndarray) -> np.ndarray:
+        """1 - |x - c| / r: (n,), negative outside."""
+        return 1 - np.linalg.norm(x - np.asarray(self.center), axis=-1) / self.radius
+
+    def on_face(self, face: str, x: np.ndarray) -> np.ndarray:
+        return np.abs(self.gap(x)) <= FACE_TOLERANCE
+
+    def snap(self, x: np.ndarray) -> np.ndarray:
+        """Points close to the boundary, moved onto it along the radius."""
+        center = np.asarray(self.center)
+        return center + (x - center) / (1 - self.gap(x))[:, None]
+
+    def describe(self) -> dict:
+        described = {
+            "kind": "ball",
+            "dimension": int(self.dimension),
+            "radius": float(self.radius),
+            "center": list(self.center or ()),
+        }
+        if self.names == self._default_names:
+            return described
+        return {**described, "names": list(self.names)}
+
+
+def _directions(u: np.ndarray) -> np.ndarray:
+    """Unit vectors, distributed uniformly where u (n, d) is uniform in the cube.
+
+    The centre of the cube has no direction; it gets the first unit vector.
+    """
+    normal = ndtri(u)
+    length = np.linalg.norm(normal, axis=1, keepdims=True)
+    normal = np.where(length > 0, normal, np.eye(u.shape[1])[0])
+    return normal / np.where(length > 0, length, 1.0)
+
+
+def domain_from(described: dict) -> Box | Ball | Product | Combination:
+    """The domain that `describe` turned into JSON."""
+    kind = described["kind"]
+    if kind == "box":
+        return Box(**{name: tuple(ends) for name, ends in described["bounds"].items()})
+    if kind == "ball":
+        center = tuple(described["center"])
+        names = tuple(described.get("names", ()))
+        return Ball(described["dimension"], described["radius"], center, names)
+    a, b = map(domain_from, described["parts"])
+    return Product(a, b) if kind == "product" else Combination(kind, a, b)

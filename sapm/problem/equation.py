@@ -1,0 +1,648 @@
+"""Read a PDE from its residual: a Python function of one point and the derivatives of u there.
+
+Tracing the residual shows which derivatives of u it uses. A linear residual has the form
+
+    residual(p, u) = Σ_ij A_ij(p) ∂_i ∂_j u + Σ_i c_i(p) ∂_i u + c0(p) u - f(p)
+
+Its coefficients are its slopes in the derivatives of u, computed exactly by forward mode, and -f is
+its value at u = 0. The residual is linear if the slopes do not depend on u. A nonlinear residual is
+used as it is, on jets along the directions that its derivatives need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from inspect import signature
+from itertools import combinations_with_replacement
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sapm.errors import LARGEST_SIZE, brief, nearest, one_by_one, split
+from sapm.numerics.jets import Forms, Orders, channel, polarised
+from sapm.precision import float64
+from sapm.problem.domain import ARRAY_ATTRIBUTES, Coordinates
+from sapm.problem.functions import NEEDS_NUMBERS, known, numbers_of, place
+
+Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
+
+
+def called(key: Key) -> str:
+    """A derivative as a user writes it."""
+    return "u." + ("".join(key) if key else "value")
+
+
+class Unknown:
+    """u inside a residual: `u.value`, `u.x`, `u.xx`, `u.d("t", "x")`.
+
+    Parameters
+    ----------
+    names
+        The coordinates.
+    give
+        A derivative → its number at the point.
+    called
+        The name of the function in errors.
+    """
+
+    def __init__(self, names: Sequence[str], give: Callable[[Key], Any], called: str = "u"):
+        self._names = tuple(names)
+        self._give = give
+        self._called = called
+
+    @property
+    def value(self):
+        return self._give(())
+
+    def d(self, *coordinates: str):
+        for name in coordinates:
+            if name not in self._names:
+                asked = f"{self._called}.d({name!r}) asks for a derivative along {brief(name)}"
+                raise ValueError(f"{asked}; {one_by_one(name, self._names)}")
+        return self._give(tuple(sorted(coordinates, key=self._names.index)))
+
+    def __repr__(self) -> str:
+        return f"{self._called} itself"
+
+    def _not_a_number(self, *_):
+        u = self._called
+        raise TypeError(
+            f"{u} stands for a function; write {u}.value for its value, and {u}.{self._names[0]} "
+            "for a derivative."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        __pow__
+    ) = __rpow__ = _not_a_number
+    __neg__ = __abs__ = __float__ = __call__ = __iter__ = __getitem__ = __array__ = _not_a_number
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        parts = split(name, self._names)
+        if parts is None and name in ARRAY_ATTRIBUTES:
+            self._not_a_number()
+        if parts is None:
+            written = [
+                "value",
+                *self._names,
+                *("".join(pair) for pair in combinations_with_replacement(self._names, 2)),
+            ]
+            raise ValueError(
+                f"{(u := self._called)}.{name} is not known where the coordinates are "
+                f"{', '.join(self._names)}; use {u}.value, "
+                f"{', '.join(f'{u}.{n}' for n in self._names)} "
+                f'or {u}.d("{self._names[0]}") for derivatives.'
+                + (
+                    ' Give the domain names=("x", "y") for others.'
+                    if self._names[0] == "x1"
+                    else nearest(name, written)
+                )
+            )
+        return self.d(*parts)
+
+
+def unknowns(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the unknown functions: the arguments of residual(p, u, …) after the point."""
+    if not callable(residual):
+        raise TypeError(
+            f"residual is {brief(residual)}; give a function of the point and of u: lambda p, u: "
+            "u.t - u.xx."
+        )
+    try:
+        arguments = list(signature(residual).parameters.values())
+    except (TypeError, ValueError):
+        return ("u",)
+    names = [
+        a.name
+        for a in arguments
+        if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) and a.default is a.empty
+    ]
+    named = [a.name for a in arguments if a.kind is a.KEYWORD_ONLY and a.default is a.empty]
+    if named:
+        raise TypeError(
+            f"residual wants {named[0]} by its name; it is called with the point and what is to "
+            "be found: lambda p, u: …"
+        )
+    if len(names) < 2:
+        raise TypeError(
+            f"residual takes {len(names)} arguments; it must take the point and what is to be "
+            "found: lambda p, u: …, "
+            "or lambda p, u, v: … for two functions."
+        )
+    if names[0] == "u" or (names[0] in coordinates and {*names[1:]} & {*coordinates}):
+        how = ", ".join(f"p.{name}" for name in coordinates)
+        raise TypeError(
+            f"residual takes ({', '.join(names)}); it must take the point, which has the "
+            f"coordinates ({how}), and then what "
+            "is to be found: lambda p, u: …"
+        )
+    return tuple(names[1:])
+
+
+def _unused(equation: Equation, x: np.ndarray) -> list[str]:
+    """The parameters on which the residual does not depend, at the points x and for random
+    derivatives of u.
+    """
+    if not equation.parameters:
+        return []
+    v = jnp.asarray(
+        np.random.default_rng(0).normal(size=(len(equation.keys), len(equation.fields)))
+    )
+    guesses = jnp.asarray(list(equation.parameters.values()))
+    slopes = jax.vmap(lambda row: jax.jacfwd(lambda q: equation._at(row, v, list(q)))(guesses))(
+        jnp.asarray(x)
+    )
+    return [
+        name for i, name in enumerate(equation.parameters) if not np.any(np.asarray(slopes)[..., i])
+    ]
+
+
+@dataclass(eq=False)
+class Equation:
+    """A residual, and the properties that tracing has shown.
+
+    Parameters
+    ----------
+    names
+        The coordinates.
+    residual
+        A function of a point and the unknown functions.
+    parameters
+        Unknown numbers with a first guess.
+    fields
+        The unknown functions.
+    keys
+        The derivatives that the residual uses.
+    rows
+        The number of equations.
+    traced
+        Whether JAX can trace the residual in p too (no NumPy, no `if`).
+    nonlinear
+        The nonlinear term in words; "" for a linear residual. One with several fields, parameters
+        or rows, or of order 3 or more, is treated as nonlinear.
+    subject
+        The residual in the words of an error.
+    """
+
+    names: tuple[str, ...]
+    residual: Callable
+    parameters: dict[str, float] = field(default_factory=dict)
+    fields: tuple[str, ...] = ("u",)
+    keys: list[Key] = field(default_factory=list)
+    rows: int = 1
+    traced: bool = True
+    nonlinear: str = ""
+    subject: str = "the residual"
+
+    def __getstate__(self) -> dict:
+        # Without the compiled function, which is made again when it is needed.
+        return {name: value for name, value in vars(self).items() if name != "function"}
+
+    @property
+    def order(self) -> int:
+        """The highest order of the derivatives."""
+        return max(len(key) for key in self.keys)
+
+    @property
+    def first_order_linear(self) -> bool:
+        """Whether the equation is linear and of first order, so that it has characteristics."""
+        return self.order == 1 and not self.nonlinear
+
+    @property
+    def channels(self) -> int:
+        """The largest number of derivative channels of a sample."""
+        if self.nonlinear:
+            return sum(self.orders) if self.orders else len(self.directions) + len(self.forms)
+        return 1 + len({name for key in self.keys if len(key) == 2 for name in key})
+
+    @property
+    def higher(self) -> str:
+        """The term that is nonlinear or of order 2 or more, in words."""
+        return self.nonlinear or called(next((key for key in self.keys if len(key) > 1), ()))
+
+    def _give(self, row, numbers, derivative: Callable[[int, Key], Any]):
+        """The residual at one point: (rows,).
+
+        Parameters
+        ----------
+        row : (d,)
+            The point.
+        numbers
+            The parameters.
+        derivative
+            (index of a field, key) → that derivative of it.
+        """
+        u = [
+            Unknown(self.names, partial(derivative, i), name) for i, name in enumerate(self.fields)
+        ]
+        point = Coordinates(self.names, row, dict(zip(self.parameters, numbers, strict=True)))
+        try:
+            return numbers_of(self.residual(point, *u), self.subject, several=True)
+        except AttributeError as error:
+            if isinstance(error.obj, (float, jax.Array)) and split(str(error.name), self.names):
+                u, *_, name = (self.fields[0], *self.names)
+                raise ValueError(
+                    f"{error.name!r} was asked of a number, such as a coordinate or a "
+                    "derivative; a second derivative is written "
+                    f'in one: {u}.{name}{name}, or {u}.d("{name}", "{name}").'
+                ) from None
+            raise
+        except TypeError as error:
+            if f"{Unknown.__module__}.{Unknown.__qualname__}" in str(error):  # what jnp.sin(u) says
+                u[0]._not_a_number()
+            raise
+
+    def _at(self, row, v, numbers=None):
+        """The residual at one point, (rows,), for the derivatives v (keys, fields)."""
+
+        def derivative(i: int, key: Key):
+            if key not in self.keys:
+                raise ValueError(
+                    f"{self.subject} uses {called(key)} at some points but not at those probed; "
+                    "use "
+                    "jnp.where instead of `if`."
+                )
+            return v[self.keys.index(key)][i]
+
+        return self._give(row, self.parameters.values() if numbers is None else numbers, derivative)
+
+    def _one(self, row, v):
+        """The residual of one field and one equation, a number, for the derivatives v (keys,)."""
+        return self._at(row, v[:, None])[0]
+
+    def _record(self, row, number) -> Any:
+        """The residual with this number for every derivative; adds those it uses to `keys`."""
+
+        def derivative(i: int, key: Key):
+            if key not in self.keys:
+                self.keys.append(key)
+            return number
+
+        return self._give(
+            row, [number * 0 + guess for guess in self.parameters.values()], derivative
+        )
+
+    def _trace(self, x: np.ndarray) -> None:
+        """Find the number of rows and the derivatives that the residual uses, at the points x."""
+        with np.errstate(all="ignore"):
+            # Outside JAX first, where the errors of the user's function are clearer.
+            self.rows = len(self._record(x[0], 0.5))
+        try:
+            jax.eval_shape(self._record, jnp.zeros(len(self.names)), jnp.zeros(()))
+        except NEEDS_NUMBERS:
+            self.traced = False
+            for row in x:
+                self._record(row, 0.5)
+
+    @staticmethod
+    @float64
+    def on_faces(
+        residual: Callable,
+        names: Sequence[str],
+        x: np.ndarray,
+        fields: tuple[str, ...],
+        parameters: dict[str, float],
+        condition: str,
+    ) -> Equation:
+        """The residual of a condition on faces, as a function of a jet; linear or not.
+
+        Parameters
+        ----------
+        residual
+            A function of the point and of all unknown functions.
+        names
+            The coordinates.
+        x : (n, d)
+            Points on the faces.
+        fields, parameters
+            Those of the PDE.
+        condition
+            The name of the condition, for errors.
+        """
+        equation = Equation(tuple(names), residual, parameters, fields)
+        equation.subject = f"the residual of {condition}"
+        equation.nonlinear = f"an equation on a face ({condition})"
+        equation._trace(x)
+        if not equation.keys:
+            raise ValueError(
+                f"{equation.subject} uses neither u nor a derivative of it; write for example "
+                "u.x + u.value**4."
+            )
+        if not equation.traced:
+            raise ValueError(
+                f"{equation.subject} uses NumPy or `if`; use jax.numpy and jnp.where there."
+            )
+        if not any(equation.keys):
+            equation.keys.append((equation.names[0],))  # a jet needs a direction
+        return equation
+
+    @staticmethod
+    @float64
+    def read(
+        residual: Callable,
+        names: Sequence[str],
+        x: np.ndarray,
+        parameters: dict[str, float] | None = None,
+    ) -> Equation:
+        """The equation of a residual; whether it is linear is tested at the points x.
+
+        Parameters
+        ----------
+        residual
+            A function of a point and the unknown functions.
+        names
+            The coordinates.
+        x : (n, d)
+            Points of the domain.
+        parameters
+            Unknown numbers with a first guess.
+        """
+        equation = Equation(tuple(names), residual, parameters or {}, unknowns(residual, names))
+        equation._trace(x)
+        if not any(equation.keys):
+            raise ValueError(
+                "the residual uses no derivative of u; a PDE needs at least one, such as u.x."
+            )
+        try:
+            jax.jacfwd(equation._at, argnums=1)(
+                x[0], jnp.zeros((len(equation.keys), len(equation.fields)))
+            )
+        except NEEDS_NUMBERS:
+            raise ValueError(
+                "the residual uses NumPy or `if` on u or its derivatives; use jax.numpy there."
+            ) from None
+        several = [
+            f"{len(equation.fields)} unknown functions" * (len(equation.fields) > 1),
+            "unknown parameters" * bool(equation.parameters),
+            f"{equation.rows} equations" * (equation.rows > 1),
+            called(max(equation.keys, key=len)) * (equation.order > 2),
+        ]
+        for name in _unused(equation, x):
+            raise ValueError(
+                f"parameters has {brief(name)}, and the residual does not depend on it; use it "
+                f"as p.{name}, or leave it out."
+            )
+        if any(several):
+            equation.nonlinear = next(filter(None, several))
+            if not equation.traced:
+                raise ValueError(
+                    f"the residual has {equation.nonlinear}, and NumPy or `if` on p; it needs "
+                    "jax.numpy and jnp.where."
+                )
+            return equation
+
+        def at(v):
+            return equation._jacobian(x, np.broadcast_to(v, (len(x), len(equation.keys))))
+
+        c = at(np.zeros(len(equation.keys)))
+        rng = np.random.default_rng(0)
+        k = len(equation.keys)
+        alone = [
+            (size * np.eye(k)[j], other)
+            for j, other in enumerate(equation.keys)
+            for size in (0.7, -1.3, rng.uniform(40, 80))
+        ]
+        for v, other in [*alone, *((rng.normal(size=k), None) for _ in range(3))]:
+            slopes = at(v)
+            with np.errstate(invalid="ignore"):
+                size = np.maximum(np.abs(c), np.abs(slopes))
+                same = np.abs(slopes - c) <= 1e-10 * size
+                same |= ~(np.isfinite(slopes) | np.isfinite(c))
+            if not same.all():
+                changed = equation.keys[int((~same).any(0).argmax())]
+                equation.nonlinear = (
+                    f"{called(changed)}·{called(other)}"
+                    if other not in (changed, None)
+                    else f"a nonlinear function of {called(changed)}"
+                )
+                break
+        if equation.nonlinear and not equation.traced:
+            raise ValueError(
+                f"the residual contains {equation.nonlinear}, and NumPy or `if`; a nonlinear one "
+                "needs jax.numpy and jnp.where."
+            )
+        if not equation.nonlinear and not any(
+            key and np.any(column != 0) for key, column in zip(equation.keys, c.T, strict=True)
+        ):
+            raise ValueError(
+                "the residual does not depend on u: all its derivatives have the coefficient 0. "
+                "It is what is to be 0: "
+                "u.t - u.xx, and not u.t == u.xx."
+            )
+        return equation
+
+    def _jacobian(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """The slopes of the residual in its derivatives, (n, keys), at the points x."""
+        slopes = jax.jacfwd(self._one, argnums=1)
+        if self.traced:
+            return np.asarray(jax.vmap(slopes)(jnp.asarray(x), jnp.asarray(v)))
+        rows = zip(x, v, strict=True)
+        return np.stack([np.asarray(slopes(row, jnp.asarray(w))) for row, w in rows])
+
+    def _values(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """The residual at the points x, (n,), for the derivatives v (n, keys)."""
+        if self.traced:
+            return np.asarray(jax.vmap(self._one)(jnp.asarray(x), jnp.asarray(v)))
+        return np.array([float(self._one(row, w)) for row, w in zip(x, v, strict=True)])
+
+    @float64
+    def coefficients(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """A (n, d, d), c (n, d), c0 (n,) and f (n,) of a linear residual at the points x."""
+        x = np.asarray(x, float)
+        (n, d), zero = x.shape, np.zeros((len(x), len(self.keys)))
+        partial = self._jacobian(x, zero)
+        f = -self._values(x, zero)
+        A = np.zeros((n, d, d))
+        c = np.zeros((n, d))
+        c0 = np.zeros(n)
+        for key, column in zip(self.keys, partial.T, strict=True):
+            place_in = [self.names.index(name) for name in key]
+            if len(key) == 2:
+                i, j = place_in
+                A[:, i, j] += column / 2
+                A[:, j, i] += column / 2
+            elif key:
+                c[:, place_in[0]] += column
+            else:
+                c0 += column
+        bad = ~((np.abs(partial) <= LARGEST_SIZE).all(1) & (np.abs(f) <= LARGEST_SIZE))
+        if bad.any():
+            raise ValueError(
+                f"the residual is not finite at {place(self.names, x[bad.argmax()])}, or larger "
+                f"than {LARGEST_SIZE:g}; its coefficients "
+                "must be numbers: is it a quotient by 0, or the root of something negative? If "
+                "it is large, use other units."
+            )
+        v = np.random.default_rng(1).normal(size=zero.shape)
+        parts = np.concatenate([partial * v, -f[:, None]], axis=1)
+        wrong = ~(np.abs(self._values(x, v) - parts.sum(1)) <= 1e-10 * np.abs(parts).sum(1))
+        if wrong.any():
+            where = place(self.names, x[wrong.argmax()])
+            raise ValueError(
+                f"the residual is linear at the points probed but not at {where}: is it a step "
+                "in u, by `if` or jnp.where? "
+                "Smooth it, as jax.nn.sigmoid((u.value - 0.5) / 0.02) does. A term that is 0 at "
+                "most points must be small there."
+            )
+        return A, c, c0, f
+
+    def keys_of_fields(self, x: np.ndarray) -> list[list[tuple[str, ...]]]:
+        """The derivatives of every field that the residual contains."""
+        used = np.any(self.slopes(x) != 0, axis=(0, 1))
+        return [
+            [key for key, on in zip(self.keys, used[:, i], strict=True) if on]
+            for i in range(len(self.fields))
+        ]
+
+    @float64
+    def slopes(self, x: np.ndarray) -> np.ndarray:
+        """The slopes of every equation in every derivative of every field, (n, rows, keys, fields).
+
+        They are taken at the points x, for random derivatives and parameters.
+        """
+        sizes = ((len(x), len(self.keys), len(self.fields)), (len(x), len(self.parameters)))
+        v, numbers = (jnp.asarray(np.random.default_rng(0).normal(size=size)) for size in sizes)
+
+        def at(row, w, q):
+            return jax.jacfwd(lambda w: self._at(row, w, list(q)))(w)
+
+        return np.asarray(jax.vmap(at)(jnp.asarray(x), v, numbers))
+
+    def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The coefficients c (n, d) of first derivatives and the right-hand side f (n,)."""
+        _, c, _, f = self.coefficients(x)
+        return c, f
+
+    def pointwise(self) -> Callable[[np.ndarray], np.ndarray]:
+        """A function point → (c_1, …, c_d, c0, f) of a linear residual of first order.
+
+        It is compiled, for many calls with one point each.
+        """
+        d = len(self.names)
+        where = [self.names.index(key[0]) if key else d for key in self.keys]
+        if not self.traced:
+
+            def slow(row):
+                zero = np.zeros(len(self.keys))
+                out = np.zeros(d + 2)
+                out[-1] = -float(self._one(row, zero))
+                for k, i in enumerate(where):
+                    out[i] = float(self._one(row, np.eye(len(self.keys))[k])) + out[-1]
+                return out
+
+            return slow
+
+        @jax.jit
+        def quick(row):
+            zero = jnp.zeros(len(self.keys))
+            value = self._one(row, zero)
+            c = jax.jacfwd(self._one, argnums=1)(row, zero)
+            return jnp.zeros(d + 2).at[-1].set(-value).at[jnp.array(where)].set(c)
+
+        if jax.default_backend() != "cpu":  # a GPU is slow for one point at a time
+            with suppress(RuntimeError):
+                near = jax.local_devices(backend="cpu")[0]
+                return lambda row: np.asarray(quick(jax.device_put(row, near)))
+        return lambda row: np.asarray(quick(row))
+
+    # ---------------------------------------------------------------- the residual of a jet
+
+    @cached_property
+    def directions(self) -> list[tuple[int, ...]]:
+        """The directions of the derivatives of a nonlinear residual, integer vectors.
+
+        Up to order 2: the coordinates, then i and j together for each mixed derivative ∂_i ∂_j.
+        Above: those that `polarised` needs.
+        """
+        d = len(self.names)
+        if self.order > 2:
+            return sorted({v for key in self.keys if key for v in self._along(key)}, reverse=True)
+
+        def vector(coordinates: Iterable[int]) -> tuple[int, ...]:
+            return tuple(int(i in coordinates) for i in range(d))
+
+        indices = [tuple(self.names.index(name) for name in key) for key in self.keys]
+        alone = sorted({i for key in indices for i in key})
+        mixed = sorted({key for key in indices if len(set(key)) == 2})
+        return [vector((i,)) for i in alone] + [vector(key) for key in mixed]
+
+    def _along(self, key: Key) -> dict[tuple[int, ...], float]:
+        """A derivative as a weighted sum of derivatives of the same order along directions."""
+        return polarised(tuple(key.count(name) for name in self.names))
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """The directions as rows."""
+        return np.array(self.directions, float)
+
+    @cached_property
+    def forms(self) -> Forms:
+        """The second-order channels of an equation of order 2: u.xx from ∂_x, and 2 u.xy from
+        ∂_{x+y}, ∂_x and ∂_y.
+        """
+        if self.order > 2:
+            return ()
+        forms = []
+        for key in self.keys:
+            if len(key) == 2:
+                i, j = (self.names.index(name) for name in key)
+                unit = np.eye(len(self.names), dtype=int)
+                signs = (
+                    {tuple(unit[i]): 1}
+                    if i == j
+                    else {tuple(unit[i] + unit[j]): 1, tuple(unit[i]): -1, tuple(unit[j]): -1}
+                )
+                forms.append(tuple(signs.get(direction, 0) for direction in self.directions))
+        return tuple(forms)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The highest order along each direction, for an equation of order 3 or more; else ()."""
+        if self.order <= 2:
+            return ()
+        return tuple(
+            max(len(key) for key in self.keys if key and v in self._along(key))
+            for v in self.directions
+        )
+
+    @cached_property
+    def function(self) -> Callable:
+        """(x, outputs, channels of all outputs) → the residual at one point.
+
+        The last outputs are the parameters. An equal equation has the same function object, so that
+        programs compiled for it are used again.
+        """
+        fields = len(self.fields)
+        pick = self._picked_by_order if self.orders else self._picked
+
+        def of_jet(row, value, channels):
+            derivatives = [
+                pick(key, channels[:, :fields]) if key else value[:fields] for key in self.keys
+            ]
+            return self._at(row, derivatives, value[fields:])
+
+        outputs = fields + len(self.parameters)
+        return known(of_jet, (len(self.names),), (outputs,), (self.channels, outputs))
+
+    def _picked(self, key: Key, channels):
+        """A derivative of order 1 or 2 from the channels of the fields."""
+        indices = [self.names.index(name) for name in key]
+        if len(key) == 1:
+            unit = tuple(int(i == indices[0]) for i in range(len(self.names)))
+            return channels[self.directions.index(unit)]
+        pairs: list[Key] = [key for key in self.keys if len(key) == 2]
+        twice = 2 if key[0] != key[1] else 1
+        return channels[len(self.directions) + pairs.index(key)] / twice
+
+    def _picked_by_order(self, key: Key, channels):
+        """A derivative of any order from the channels of the fields."""
+        return sum(
+            weight * channels[channel(self.orders, self.directions.index(v), len(key))]
+            for v, weight in self._along(key).items()
+        )

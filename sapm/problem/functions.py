@@ -1,0 +1,289 @@
+"""Functions that a user writes for one point, evaluated at many; and tables that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from jaxtyping import Array, Float
+
+from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief
+from sapm.precision import float64
+from sapm.problem.domain import Coordinates, NotANumber
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What JAX raises where a traced function uses `if` or plain NumPy on a traced number
+NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+# What a user's function may raise at a point where it is not defined, or when it is traced
+USER_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def tried(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """The value of a call that runs a user's function; None where that function fails.
+
+    For advice only, which may ask a function for values at points that training never uses.
+    """
+    try:
+        return function(*args, **kwargs)
+    except USER_ERRORS:
+        return None
+
+
+def function_of_point(what: str, function) -> Callable:
+    """`function`, checked to be callable with one argument, the point.
+
+    Parameters
+    ----------
+    what
+        What the function is, for errors: "f", "the datum of Dirichlet".
+    """
+    if not callable(function):
+        raise TypeError(
+            f"{what} is {brief(function)}; give a function of one point, such as "
+            "lambda p: jnp.sin(p.x)."
+        )
+    try:
+        parameters = signature(function)
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return function
+    try:
+        parameters.bind(None)
+    except TypeError:
+        hint = " For a condition on u use sapm.Condition." if "datum" in what else ""
+        raise TypeError(
+            f"{what} takes {parameters}; it must take one argument, the point: lambda p: ….{hint}"
+        ) from None
+    return function
+
+
+def numbers_of(value, what: str, several: bool = False) -> Float[Array, " m"]:
+    """What a user's function returned for one point, as real numbers (m,).
+
+    Parameters
+    ----------
+    value
+        What it returned.
+    what
+        What the function is, for errors.
+    several
+        Whether it may return more than one number.
+    """
+    expected = "a number, or several," if several else "one number"
+    if value is None:
+        raise TypeError(
+            f"{what} returned None; it must return {expected} for one point "
+            "(is a `return` missing?)."
+        )
+    try:
+        value = jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"{what} returned {brief(value)}; it must return {expected} for one point."
+        ) from None
+    if jnp.iscomplexobj(value):
+        raise TypeError(
+            f"{what} returned complex numbers; they must be real: return real and imaginary parts."
+        )
+    if value.size == 0 or (value.ndim > 1 if several else value.size != 1):
+        raise ValueError(
+            f"{what} returned shape {value.shape}; it must return {expected} for one point "
+            "(it is applied to each)."
+        )
+    return value.reshape(-1).astype(jnp.float64)
+
+
+@float64
+def evaluate(
+    function: Callable,
+    what: str,
+    names: Sequence[str],
+    x: np.ndarray,
+    several: bool = False,
+    finite: bool = True,
+) -> np.ndarray:
+    """A user's function of one point at every row of x: (n, outputs).
+
+    It is vectorised where it can be traced, and called row by row otherwise.
+
+    Parameters
+    ----------
+    function, what
+        The function, and what it is, for errors.
+    names
+        The names of the coordinates.
+    x : (n, d)
+        Points.
+    several
+        Whether it may return more than one number.
+    finite
+        Whether to raise an error for values that are not finite or too large.
+    """
+
+    def at_row(row):
+        return numbers_of(function(Coordinates(names, row)), what, several)
+
+    x = np.asarray(x, float)
+    with np.errstate(all="ignore"):
+        try:
+            at_row(x[0])  # outside JAX first, where a mistake gives its own error
+        except NotANumber as error:
+            raise ValueError(str(error)) from None  # without what JAX adds
+        try:
+            values = np.asarray(jax.vmap(at_row)(jnp.asarray(x)))
+        except NEEDS_NUMBERS:
+            values = np.stack([np.asarray(at_row(row)) for row in x])
+    bad = ~(np.abs(values) <= LARGEST_SIZE).all(1)
+    if finite and bad.any():
+        k = bad.argmax()
+        fault = "too large" if np.isfinite(values[k]).all() else "not finite"
+        raise ValueError(
+            f"{what} is {fault} at {place(names, x[k])}: got {brief(values[k].tolist())}; "
+            f"it must be at most {LARGEST_SIZE:g} in size."
+        )
+    return values
+
+
+def table(name: str, rows, columns: int | None = None) -> np.ndarray:
+    """A finite array (n, columns) of float64; a vector becomes one column.
+
+    Parameters
+    ----------
+    name
+        What the table is, for errors.
+    rows
+        Anything that NumPy makes an array of.
+    columns
+        The expected number of columns.
+    """
+    unmasked(name, rows)
+    x = _real_numbers(rows)
+    if x is None:
+        raise TypeError(
+            f"{name} must hold real numbers, as many in every row; "
+            f"got {type(rows).__name__}: {brief(rows)}."
+        )
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(
+            f"{name} has shape {np.shape(rows)}; give one row per sample, (n, columns), with n ≥ 1."
+        )
+    if columns is not None and x.shape[1] != columns:
+        plural = "s" * (x.shape[1] > 1)
+        raise ValueError(f"{name} has {x.shape[1]} column{plural}; {columns} are wanted.")
+    if not np.isfinite(x).all():
+        i, j = np.argwhere(~np.isfinite(x))[0]
+        raise ValueError(
+            f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: "
+            "remove or fill such rows."
+        )
+    sized(name, np.abs(x).max(0))
+    return x
+
+
+def _real_numbers(rows) -> np.ndarray | None:
+    """An array of floats; None if these are no real numbers, or a ragged list."""
+    try:
+        x = np.asarray(rows)
+        if x.dtype.kind == "O" and not all(
+            np.isrealobj(v) and not isinstance(v, (str, bytes)) for v in x.flat
+        ):
+            return None
+        x = x.astype(float) if x.dtype.kind in "biufO" else x
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return x if x.dtype.kind == "f" else None
+
+
+def unmasked(name: str, rows) -> None:
+    """Raise an error for masked entries, which NumPy would read as the numbers under the mask."""
+    if np.ma.is_masked(rows):
+        row = np.argwhere(np.ma.getmaskarray(rows))[0][0]
+        raise ValueError(
+            f"{name} has a masked entry in row {row}; all entries must be numbers: "
+            "remove or fill such rows."
+        )
+
+
+def sized(name: str, largest: np.ndarray) -> None:
+    """Raise an error where squares of a column would overflow or underflow.
+
+    Parameters
+    ----------
+    largest : (columns,)
+        The largest number of every column.
+    """
+    bad = (largest > LARGEST_SIZE) | ((largest > 0) & (largest < SMALLEST_SIZE))
+    if bad.any():
+        j = int(bad.argmax())
+        raise ValueError(
+            f"{name} has {largest[j]:g} as the largest number of column {j}; it must be 0 or "
+            f"between {SMALLEST_SIZE:g} and {LARGEST_SIZE:g}: state the data in other units."
+        )
+
+
+def place(names: Sequence[str], row: np.ndarray) -> str:
+    """A point in words: (t=0.5, x=1)."""
+    return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"
+
+
+_PROGRAMS: WeakValueDictionary[bytes, Callable] = WeakValueDictionary()
+
+
+@float64
+def known(function: Callable, *shapes: tuple[int, ...]) -> Callable:
+    """The traced program of a function of arrays; the same object for the same program.
+
+    Programs compiled for it are then found again where a problem is stated anew. The text of the
+    program and of its first two derivatives is compared, constants included, so that a number that
+    has changed since gives another program.
+
+    Parameters
+    ----------
+    function
+        A function of arrays; returned as it is where it cannot be traced or differentiated.
+    shapes
+        The shapes of its arguments.
+    """
+
+    def slope(*numbers):
+        return jax.jvp(function, numbers, numbers)
+
+    def bend(*numbers):
+        return jax.jvp(slope, numbers, numbers)
+
+    def trace() -> tuple[str, Any]:
+        arguments = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
+        # keep_unused: otherwise functions of the first or of the second argument look the same
+        text = jax.jit(bend, keep_unused=True).lower(*arguments).as_text()
+        return text, jaxpr_as_fun(jax.make_jaxpr(function)(*arguments))
+
+    traced = tried(trace)
+    if traced is None or "callback" in traced[0]:
+        return function
+    text, run = traced
+
+    def program(*numbers):
+        return run(*(jnp.asarray(a, jnp.float64) for a in numbers))[0]
+
+    return _PROGRAMS.setdefault(sha256(text.encode()).digest(), program)

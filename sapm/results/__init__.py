@@ -1,0 +1,1 @@
+"""What a run leaves: networks, tables, estimates, files, pages."""

@@ -1,0 +1,484 @@
+"""The records of a file: what its description says of a run (`RunRecord`), and the checks that its
+arrays and its description pass before a result is built (`check`).
+
+Nothing larger than the file itself is allocated on the strength of its description: a depth, a
+width or a count in it has to agree with the shapes of the arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sapm.errors import Advice, AdviceKind, brief, number, shown
+from sapm.fields import Check, check_fields, checked, choose, count, text
+from sapm.methods.method import Engine, Method
+from sapm.methods.options import check_pair, stored_method
+from sapm.numerics.activations import ACTIVATIONS
+from sapm.training.plan import Plan
+from sapm.training.run import Run, SamplerState, Status
+
+HISTORY = ("iteration", "seconds", "loss", "mean_squared_loss", "bound_ratio")
+Arrays = Mapping[str, np.ndarray]
+
+
+def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin with `prefix` and a slash, by the rest of their names."""
+    return {
+        name.removeprefix(prefix + "/"): a
+        for name, a in arrays.items()
+        if name.startswith(prefix + "/")
+    }
+
+
+def opened(path: Any, make: Callable, *arguments):
+    """make(*arguments), where an error is reported as a fault of this version of sapm.
+
+    At this point the checksum and the contents of the file have been checked. The file is therefore
+    not damaged: it was forged, or this version of sapm has a bug.
+
+    Parameters
+    ----------
+    path : the file, which the message names.
+    make : builds a part of the result from `arguments`.
+    """
+    try:
+        return make(*arguments)
+    except Exception as error:
+        raise ValueError(
+            f"{path} is whole, but this version of sapm cannot open it ({type(error).__name__}: "
+            f"{shown(str(error), 200)}); if it wrote the file itself, please report that."
+        ) from error
+
+
+# The beginnings of sentences of version 0.1 about how a run ended
+OUTCOMES_0_1 = ("the residual stays", "nothing was trained", "this ended in no solution")
+KEPT_0_1 = " Kept is the network of iteration"
+
+
+def upgrade(arrays: dict[str, np.ndarray], about: dict) -> None:
+    """Change the contents of a file of version 0.1, in place, to the form of today. That version
+    kept the state of the run among the settings, and advice without its kind. Damaged entries stay
+    as they are, for `check` to refuse.
+
+    arrays: the arrays of the file. about: its description.
+    """
+    config = about.get("config")
+    if "sampler" in about or not isinstance(config, dict):
+        return
+    state = {
+        name: config.pop(old)
+        for name, old in (
+            ("visited", "drawn_at"),
+            ("residuals", "fresh"),
+            ("lowest", "lowest"),
+            ("at_end", "ended"),
+            ("over", "over"),
+        )
+        if old in config
+    }
+    # the earliest files have the residual of the best seed alone
+    seeds = len(about["seeds"]) if isinstance(about.get("seeds"), list) else 0
+    for name in {"lowest", "at_end"} & set(state):
+        state[name] = [None] * seeds if isinstance(state[name], float) else state[name]
+    stage = config.pop("stage", None)
+    if stage is not None:
+        two = isinstance(stage, list) and len(stage) == 2
+        state["share"], state["share_since"] = stage if two else (stage, 0)
+    scores = config.pop("scores", None)
+    if isinstance(scores, list) and len(scores) == seeds:
+        sizes = [np.inf if size is None else number(size) for size in scores]
+        arrays["scores"] = np.array(sizes)
+    state["redrawn"] = config.get("points", 0) is None and bool(state)
+    again = config.pop("again", None)  # points of a second attempt, if there may be one
+    if again is not None:
+        config["retry"] = True
+        config["points"] = again if state["redrawn"] else config.get("points")
+    about["sampler"] = state
+    about["attempt"] = 2 if config.pop("second", False) else 1
+    if about["attempt"] == 2 and isinstance(config.get("choice"), str):
+        config["choice"] = config["choice"].partition("A first attempt ended in no solution")[0]
+    advice = config.pop("doubts", [])
+    if _words(advice):
+        kinds = [
+            AdviceKind.OUTCOME if text.startswith(OUTCOMES_0_1) else AdviceKind.STATEMENT
+            for text in advice
+        ]
+        advice = [
+            {"kind": kind, "sentence": text} for kind, text in zip(kinds, advice, strict=True)
+        ]
+    about["advice"] = advice
+    if _words(about.get("reason")):
+        about["reason"] = [text.partition(KEPT_0_1)[0] for text in about["reason"]]
+
+
+def check(
+    path: Any, arrays: dict[str, np.ndarray], about: dict, method: Method | None = None
+) -> tuple[Plan, RunRecord]:
+    """The plan and the run that a file describes. A ValueError says in one sentence what
+    `result.to_file` cannot have written.
+
+    Parameters
+    ----------
+    path : the file, which the message names.
+    arrays, about : its arrays by name, and its description.
+    method : the user's own method, if the run was made with one.
+
+    The plan has tanh in place of the activation, which is built afterwards.
+    """
+    try:
+        upgrade(arrays, about)
+        run = RunRecord.from_json(about)
+        plan = _plan(about, method)
+        need(plan.seeds == run.seeds, "its settings name other seeds")
+        need(_numbers(about.get("activation_values", [0.0] * 6), 6), "its activation is unknown")
+        scores = arrays.get("scores", np.zeros(len(run.seeds)))
+        valid = scores.shape == (len(run.seeds),) and scores.dtype.kind == "f"
+        need(valid and not np.isnan(scores).any(), "it has not one score for every seed")
+        _problem(about)
+        _networks(arrays, plan)
+        _history(arrays, run.status)
+        _samples(arrays, about, plan.depth)
+    except (ValueError, TypeError) as error:
+        text = shown(str(error).rstrip("."), 300)
+        raise ValueError(f"{path} is damaged: {text}; use an earlier copy.") from None
+    return plan, run
+
+
+def need(valid: bool, what: str) -> None:
+    """A ValueError with the sentence `what` unless it is `valid`."""
+    if not valid:
+        raise ValueError(what)
+
+
+def _plan(about: dict, method: Method | None) -> Plan:
+    """The plan that the settings in the description give."""
+    config = about.get("config")
+    need(isinstance(config, dict), "it has no settings")
+    assert isinstance(config, dict)
+    need(isinstance(config.get("activation"), str), "it does not name the activation")
+    need(isinstance(config.get("options"), dict), "it has no options")
+    name = text("method", config.get("method"))
+    own = about.get("own_method", False) is True
+    stored = stored_method(name, config["options"], own, method)
+    plan = Plan.from_dict(config, ACTIVATIONS["tanh"], stored)
+    check_pair(plan.model, stored)
+    return plan
+
+
+def _each(check: Check) -> Check:
+    """A tuple of values that pass the check."""
+
+    def checked_all(name: str, value: Any) -> tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name}={brief(value)} must be a list.")
+        return tuple(check(name, entry) for entry in value)
+
+    return checked_all
+
+
+def _status(name: str, value: Any) -> Status:
+    """The status that a word names."""
+    return Status(choose(name, value, tuple(map(str, Status))))
+
+
+def _advice(name: str, value: Any) -> Advice:
+    """The advice that a file holds as a dictionary {kind, sentence}."""
+    if isinstance(value, Advice):
+        return value
+    if not isinstance(value, dict) or set(value) != {"kind", "sentence"}:
+        raise ValueError(f"{name}={brief(value)} must have a kind and a sentence.")
+    kind = choose(name, value["kind"], tuple(map(str, AdviceKind)))
+    return Advice(AdviceKind(kind), text(name, value["sentence"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The part of a run that the description of a file holds; `Run` explains the fields. The other
+    parts of a run are arrays.
+    """
+
+    seeds: tuple[int, ...] = checked(_each(count(0, 2**32 - 1)))
+    status: tuple[Status, ...] = checked(_each(_status))
+    reason: tuple[str, ...] = checked(_each(text))
+    sampler: SamplerState
+    advice: tuple[Advice, ...] = checked(_each(_advice), ())
+    attempt: int = checked(count(1, 2), 1)
+    cut: str = checked(text, "")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        need(len(self.seeds) > 0, "it does not name the seeds")
+        for name in ("status", "reason"):
+            need(len(getattr(self, name)) == len(self.seeds), f"it has not one {name} a seed")
+
+    @staticmethod
+    def of(run: Run) -> RunRecord:
+        """The record of a run."""
+        return RunRecord(**{each.name: getattr(run, each.name) for each in fields(RunRecord)})
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as the description of a file has it."""
+        described = asdict(self) | {"sampler": self.sampler.to_json()}
+        if not self.cut:
+            del described["cut"]
+        return described
+
+    @staticmethod
+    def from_json(about: Mapping[str, Any]) -> RunRecord:
+        """The inverse of `to_json`; further entries of the description are ignored."""
+        names = [each.name for each in fields(RunRecord)]
+        entries: dict[str, Any] = {name: about[name] for name in names if name in about}
+        for name in ("seeds", "status", "reason", "sampler"):
+            need(name in entries, f"it does not name the {name}")
+        seeds = entries["seeds"]
+        count = len(seeds) if isinstance(seeds, list) else 0
+        entries["sampler"] = SamplerState.from_json(entries["sampler"], count)
+        return RunRecord(**entries)
+
+    def to_run(
+        self,
+        engine: Engine,
+        states: Any,
+        kept: Any,
+        history: dict[str, np.ndarray],
+        chosen: np.ndarray,
+        scores: np.ndarray | None,
+    ) -> Run:
+        """The run of this record and of the arrays of the file; `Run` explains the parameters."""
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
+        return Run(
+            method=engine,
+            states=states,
+            kept=kept,
+            history=history,
+            chosen=chosen,
+            scores=scores,
+            **named,
+        )
+
+
+def _words(value: Any) -> bool:
+    """Whether the value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def _numbers(value: Any, count: int) -> bool:
+    """Whether the value is a list of so many finite numbers."""
+    valid = isinstance(value, list) and len(value) == count
+    return valid and all(np.isfinite(number(entry)) for entry in value)
+
+
+def _problem(about: dict) -> None:
+    """Refuse a description of the problem that is not whole."""
+    kind = about.get("kind")
+    need(kind in ("regression", "pde"), f"it is about {brief(kind)}, and not about data or a PDE")
+    names = about.get("names", [])
+    functions = about.get("fields", ["u"])
+    parameters = about.get("parameters", {})
+    need(_words(names) and len(set(names)) == len(names) > 0, "it does not name the coordinates")
+    need(_words(functions) and len(functions) > 0, "it does not name the functions")
+    numbers = parameters.values() if isinstance(parameters, dict) else [None]
+    need(all(np.isfinite(number(v)) for v in numbers), "its parameters are not numbers")
+    domain = about.get("domain")
+    need(domain is None or isinstance(domain, dict), "its domain is not described")
+    units = about.get("units", {"size": 1.0, "stiffness": 1.0})
+    valid = isinstance(units, dict) and all(
+        0 < number(units.get(name)) < np.inf for name in ("size", "stiffness")
+    )
+    need(valid, "its units are not numbers")
+
+
+def _networks(arrays: Arrays, plan: Plan) -> None:
+    """Refuse networks other than W_l (seeds, out, in), b_l (seeds, out) for the layers and units of
+    the plan.
+    """
+    seeds = len(plan.seeds)
+    depth = sum(name.startswith("network/W") for name in arrays)
+    need(depth == plan.depth, f"its depth is {plan.depth}, and it has {depth} layers")
+    inputs = None
+    for l in range(1, depth + 1):
+        W = arrays.get(f"network/W{l}")
+        b = arrays.get(f"network/b{l}")
+        valid = (
+            W is not None
+            and b is not None
+            and W.ndim == 3
+            and b.shape == W.shape[:2] == (seeds, W.shape[1])
+        )
+        fits = valid and inputs in (None, W.shape[2]) and _real(W) and _real(b)  # type: ignore[union-attr]
+        need(fits, f"layer {l} of its networks is not whole")
+        inputs = W.shape[1]  # type: ignore[union-attr]
+    hidden = tuple(arrays[f"network/W{l}"].shape[1] for l in range(1, depth))
+    need(hidden == plan.hidden, "its networks have other widths than it says")
+
+
+def _real(a: np.ndarray) -> bool:
+    """Whether all entries are finite floating-point numbers."""
+    return a.dtype.kind == "f" and bool(np.isfinite(a).all())
+
+
+def _history(arrays: Arrays, status: Sequence[Status]) -> None:
+    """Refuse a history that is not one array (seeds, records) for every quantity."""
+    seeds = len(status)
+    history = {name: a for name, a in arrays.items() if name.startswith("history/")}
+    need(all(f"history/{name}" in history for name in HISTORY), "its history is not whole")
+    records = {a.shape for a in history.values()}
+    valid = len(records) == 1 and all(len(s) == 2 and s[0] == seeds and s[1] > 0 for s in records)
+    need(
+        valid and all(a.dtype.kind in "biuf" for a in history.values()),
+        "its history is not one number for every seed and record",
+    )
+    iteration = history["history/iteration"]
+    chosen = arrays.get("chosen")
+    need(
+        bool(np.isfinite(iteration).all() and (iteration >= 0).all()),
+        "its history has no iterations",
+    )
+    need(bool(np.isfinite(history["history/seconds"]).all()), "its history has no times")
+    whole = chosen is not None and chosen.shape == (seeds,) and chosen.dtype.kind in "iu"
+    inside = whole and bool(((chosen >= 0) & (chosen < iteration.shape[1])).all())  # type: ignore[operator]
+    need(inside, "it does not say which record is meant")
+    final = history["history/loss"][np.arange(seeds), chosen]
+    broken = np.array([word == Status.NON_FINITE for word in status])
+    need(not np.isnan(final[~broken]).any(), "its history has no loss for a seed that did not fail")
+
+
+def _samples(arrays: Arrays, about: dict, depth: int) -> None:
+    """Refuse samples whose arrays do not fit together, or hold numbers that are not finite.
+
+    about: the description, whose names and kind have been checked. depth: the number of layers.
+    """
+    samples = {
+        name.removeprefix("samples/"): a
+        for name, a in arrays.items()
+        if name.startswith("samples/")
+    }
+    for name, a in samples.items():
+        # a probe holds what the residual gives for arbitrary numbers
+        finite = name.endswith("/probe") or np.isfinite(a).all()
+        need(
+            a.dtype.kind in "fiu" and bool(finite),
+            f"samples/{name} holds numbers that are not finite",
+        )
+        need(0 not in a.shape[:1], f"samples/{name} is empty")
+    count = sum(name.startswith("term") and name.endswith("/x") for name in samples)
+    need(count > 0 and all(f"term{i}/x" in samples for i in range(count)), "it has no samples")
+    names = about["names"]
+    parameters = about.get("parameters", {})
+    fields = about.get("fields", ["u"])
+    m = (
+        len(fields) + len(parameters)
+        if about["kind"] == "pde"
+        else samples.get("term0/y", np.zeros((1, 1))).shape[-1]
+    )
+    need(
+        arrays[f"network/b{depth}"].shape[1] == m,
+        "its networks have another number of outputs than it says",
+    )
+    wide = arrays["network/W1"].shape[2]
+    inputs = samples["term0/x"].shape[-1]
+    plain = about["kind"] == "pde" and about.get("embedding") is None
+    need(
+        wide == inputs and (inputs == len(names) or not plain),
+        "its networks have another number of inputs than it says",
+    )
+    for name in [*(f"term{i}" for i in range(count)), "validation", "held"]:
+        if f"{name}/x" in samples:
+            _term(name, {part: samples.get(f"{name}/{part}") for part in PARTS}, len(names), m)
+    units = about.get("units")
+    inputs = samples["term0/x"].shape[1]
+    need(
+        units is None or all(_numbers(units.get(name), inputs) for name in ("center", "spread")),
+        "its units are not numbers",
+    )
+    x = samples.get("test/x")
+    y = samples.get("test/y")
+    valid = x is None or (x.ndim == 2 and x.shape[1] == len(names))
+    valid = valid and (y is None or (x is not None and y.shape == (len(x), m - len(parameters))))
+    need(valid, "its test points are not whole")
+
+
+PARTS = (
+    "x", "y", "c", "weight", "directions", "forms", "orders", "c0", "points", "unit", "of",
+    "factor", "datum", "factor_tangents", "datum_tangents",
+)  # fmt: skip
+
+
+def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
+    """Refuse a term whose arrays have other shapes than those of n samples with D inputs and k
+    channels.
+
+    name: that of the term. a: its arrays by part. d: the number of coordinates. m: the number of
+    outputs.
+    """
+    parts = {part: value for part, value in a.items() if value is not None}
+    need({"x", "y", "c", "weight"} <= set(parts), f"samples/{name} is not whole")
+    need(
+        parts["x"].ndim == parts["y"].ndim == parts["c"].ndim == 2, f"samples/{name} is not a table"
+    )
+    (n, D), rows, k = parts["x"].shape, parts["y"].shape[1], parts["c"].shape[1]
+    k = (
+        parts["directions"].shape[1]
+        if "directions" in parts and parts["directions"].ndim == 3
+        else (D if k else 0)
+    )
+    known_shapes = {
+        "y": [(n, rows)],
+        "c": [(n, 0), (n, k)],
+        "weight": [(), (n,)],
+        "directions": [(n, k, D)],
+        "c0": [(n,)],
+        "points": [(n, d)],
+        "unit": [(m,)],
+        "factor": [(n, m)],
+        "datum": [(n, m)],
+        "factor_tangents": [(n, k, m)],
+        "datum_tangents": [(n, k, m)],
+    }
+    for part, shapes in known_shapes.items():
+        need(
+            part not in parts or parts[part].shape in shapes,
+            f"samples/{name}/{part} has the shape {parts.get(part, parts['x']).shape}",
+        )
+    forms = parts.get("forms")
+    of = parts.get("of")
+    fits = forms is None or ("directions" in parts and forms.ndim == 2 and sum(forms.shape) == k)
+    need(fits, f"samples/{name}/forms does not fit its directions")
+    orders = parts.get("orders")
+    fits = orders is None or (
+        "directions" in parts
+        and orders.ndim == 1
+        and orders.dtype.kind in "iu"
+        and bool((orders >= 1).all())
+        and int(orders.sum()) == k
+    )
+    need(fits, f"samples/{name}/orders does not fit its directions")
+    whole = of is None or (
+        of.ndim == 1 and of.dtype.kind in "iu" and bool(((of >= 0) & (of < m)).all())
+    )
+    need(
+        whole and (of is None or len(of) == rows),
+        f"samples/{name}/of names outputs that are not there",
+    )
+
+
+def unflattened(path, shapes, arrays: Arrays):
+    """The state of a method, built from the arrays of a file.
+
+    path: the file, which the message names. shapes: the state as a tree of shapes and types.
+    arrays: its leaves, whose names are in their order.
+    """
+    leaves, tree = jax.tree.flatten(shapes)
+    stored = [arrays[name] for name in sorted(arrays)]
+    if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in stored]:
+        raise ValueError(
+            f"{path} holds a state that this version of sapm cannot continue; it was written by "
+            "another version."
+        )
+    return jax.tree.unflatten(tree, [jnp.asarray(x) for x in stored])

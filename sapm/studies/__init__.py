@@ -1,0 +1,1 @@
+"""Studies built on the library: a demonstration, the paper's tables, a benchmark."""

@@ -1,0 +1,1 @@
+"""Running a method: the loop, seeds, devices, processes, chunks of data."""

@@ -1,0 +1,99 @@
+"""Ctrl-C and the signals that end a process, as a flag that training reads between two chunks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+def never() -> bool:
+    """No interrupt has come."""
+    return False
+
+
+def _act(usual: Any, number: int, frame: Any) -> None:
+    """What the signal would have done without us."""
+    if callable(usual):
+        usual(number, frame)
+    else:
+        signal.signal(number, usual)
+        os.kill(os.getpid(), number)
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Within this context the first signal only sets a flag, which the function that is yielded
+    reads; a second signal does what it would have done without us: Ctrl-C raises.
+
+    A compilation that is cut off would go on in a thread of JAX and crash the process at its end,
+    and one of several processes that ends at once would leave the others waiting for its part of a
+    sum. With one process, signals that end it at once (the default of SIGTERM and SIGHUP) are left
+    alone. Only the main thread can do this: elsewhere the flag is never set.
+    """
+    import jax  # here, since the command that starts several processes does not need it
+
+    flag = threading.Event()
+    before: dict[int, Any] = {}
+
+    def handler(number: int, frame: Any) -> None:
+        if flag.is_set():
+            _act(before[number], number, frame)
+            return
+        usual = before[number]
+
+        def handled() -> bool:
+            if callable(usual):
+                usual(number, frame)  # the command line notes the signal
+            return True
+
+        # what it would have raised is for later; one that raises nothing does not end a run
+        raised = not unless_interrupted(handled, lambda: False)
+        if raised or not callable(usual) or jax.process_count() > 1:
+            flag.set()
+
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+        for number in numbers:
+            usual = signal.getsignal(number)
+            ends = usual == signal.SIG_DFL and jax.process_count() > 1
+            if (callable(usual) and usual is not signal.SIG_DFL) or ends:
+                before[number] = usual
+                signal.signal(number, handler)
+    try:
+        yield flag.is_set
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
+
+
+def unless_interrupted(compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """compute(), or otherwise() where Ctrl-C cut it off.
+
+    Parameters
+    ----------
+    compute : what is computed; the first Ctrl-C within `interrupts` does not cut it off.
+    otherwise : gives the value in its place; it may raise.
+    """
+    try:
+        return compute()
+    except KeyboardInterrupt:
+        pass
+    return otherwise()  # outside of the except clause, so that its errors have no context
+
+
+def interrupt(sentence: str = "") -> NoReturn:
+    """Raise what Ctrl-C raises.
+
+    Parameters
+    ----------
+    sentence : what was interrupted.
+    """
+    raise KeyboardInterrupt(sentence)

@@ -1,0 +1,309 @@
+"""What training gives: the states of all seeds, their history, and why each of them stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from sapm.errors import Advice, brief, number
+from sapm.methods.method import Engine
+from sapm.numerics.network import Network
+from sapm.objective.certificate import Certificate, certificate
+from sapm.objective.weights import steepness
+from sapm.precision import float64
+
+
+class Status(StrEnum):
+    """Why a seed stopped. It equals its text: `Status.STALLED == "stalled"`."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    CONVERGED = "converged"
+    STALLED = "stalled"
+    DROPPED = "dropped"
+    NON_FINITE = "non-finite"
+    OUT_OF_TIME = "out of time"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def lost(self) -> bool:
+        """Whether the seed is left out of all comparisons: it failed, or was dropped."""
+        return self in (Status.DROPPED, Status.NON_FINITE)
+
+    @property
+    def over(self) -> bool:
+        """Whether the seed takes no further step when the run is continued."""
+        return self.lost or self in (Status.CONVERGED, Status.STALLED)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the time or the user ended the seed before its budget of iterations."""
+        return self in (Status.OUT_OF_TIME, Status.STOPPED, Status.INTERRUPTED)
+
+    @property
+    def sentence(self) -> str:
+        """What the status means."""
+        return SENTENCES[self]
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+SENTENCES = {
+    Status.RUNNING: "The seed is still being trained.",
+    Status.FINISHED: "The seed ran all iterations of its budget.",
+    Status.CONVERGED: "The method has nothing left to gain for this seed.",
+    Status.STALLED: "The loss of the seed, or its residual at fresh points, no longer fell.",
+    Status.DROPPED: "The seed was dropped by successive halving, since others had a lower loss.",
+    Status.NON_FINITE: "A number was not finite; the last finite state of the seed is kept.",
+    Status.OUT_OF_TIME: "The time of the run was up.",
+    Status.STOPPED: "The user's callback stopped the run.",
+    Status.INTERRUPTED: "Ctrl-C or a signal stopped the run.",
+}
+
+
+def ranking(status: Sequence[Status], value: np.ndarray) -> np.ndarray:
+    """The indices of the seeds, the best first: by value (a loss), dropped seeds behind all others,
+    failed ones last.
+    """
+    behind = {Status.DROPPED: 1, Status.NON_FINITE: 2}
+    last = np.array([behind.get(s, 0) for s in status])
+    last = np.where(np.isfinite(value), last, 2)
+    return np.lexsort((np.where(last < 2, value, np.inf), last))
+
+
+@dataclass(frozen=True)
+class SamplerState:
+    """How far the drawing of collocation points has come.
+
+    visited: the iteration at which the residual was last measured at fresh points.
+    redrawn: whether the collocation points differ from those the run began with.
+    residuals: the mean residual of the best seed at fresh points, one for every visit.
+    lowest: for every seed the smallest residual at fresh points; inf where unknown, () for all.
+    at_end: the same of the networks that the run ended with.
+    share: the share of the time interval that is trained on.
+    share_since: the iteration since which it is that share.
+    over: whether the run has ended because the residual at fresh points no longer falls.
+    """
+
+    visited: int = 0
+    redrawn: bool = False
+    residuals: tuple[float, ...] = ()
+    lowest: tuple[float, ...] = ()
+    at_end: tuple[float, ...] = ()
+    share: float = 1.0
+    share_since: int = 0
+    over: bool = False
+
+    def to_json(self) -> dict:
+        """As a file has it: null for what is unknown."""
+        described = asdict(self)
+        for name in RESIDUALS:
+            described[name] = [None if value == np.inf else value for value in described[name]]
+        return described
+
+    @staticmethod
+    def from_json(described: Any, seeds: int) -> SamplerState:
+        """The inverse of `to_json` for so many seeds; a ValueError for anything else."""
+        names = {field.name for field in fields(SamplerState)}
+        if not isinstance(described, dict) or set(described) - names:
+            raise ValueError(f"its sampler is {brief(described)}")
+        values = dict(described)
+        for name in RESIDUALS:
+            sizes = values.get(name, [])
+            valid = isinstance(sizes, list) and all(
+                size is None or number(size) >= 0 for size in sizes
+            )
+            if not valid or (name != "residuals" and len(sizes) not in (0, seeds)):
+                raise ValueError(f"its sampler has {name}={brief(sizes)}")
+            values[name] = tuple(np.inf if size is None else float(size) for size in sizes)
+        state = SamplerState(**values)
+        for name in ("visited", "share_since"):
+            count = getattr(state, name)
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
+                raise ValueError(f"its sampler has {name}={brief(count)}")
+        for name in ("redrawn", "over"):
+            if not isinstance(getattr(state, name), bool):
+                raise ValueError(f"its sampler has {name}={brief(getattr(state, name))}")
+        if not 0 < number(state.share) <= 1:
+            raise ValueError(f"its sampler has share={brief(state.share)}")
+        return state
+
+
+RESIDUALS = ("residuals", "lowest", "at_end")
+
+
+def per_seed(values: Sequence[float], count: int) -> np.ndarray:
+    """One value for each of `count` seeds; inf for all where there are none."""
+    return np.array(values) if len(values) else np.full(count, np.inf)
+
+
+def where_known(values: np.ndarray) -> tuple[float, ...]:
+    """The inverse of `per_seed`: () where no value is finite."""
+    return tuple(values.tolist()) if (values < np.inf).any() else ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the loop gives.
+
+    method: the engine of the last step.
+    seeds: the seed numbers.
+    states: the state of every seed, a tree of arrays with a leading axis of seeds. A seed that
+        failed keeps its last finite state.
+    history: arrays (seeds, records): iteration, seconds, loss, mean_squared_loss, bound_ratio (the
+        true loss over bound × loss: at most 1 where a theorem binds them, NaN where none does),
+        validation_loss where there are validation data, and the diagnostics of the method.
+    status, reason: why each seed stopped; the reason is a sentence.
+    chosen: (seeds,) the record that the result of a seed stands for: the last one; with validation
+        data the one with the smallest loss on them; where points are redrawn, the one with the
+        smallest residual at fresh points.
+    kept: the states of those records; None where they are `states`.
+    cut: a sentence if the run was interrupted, even after all seeds had stopped.
+    scores: (seeds,) what the seeds are ranked by where their losses are of different points.
+    sampler: how far the drawing of points has come.
+    advice: what the user is told of the problem, the settings and the outcome.
+    attempt: 1, or 2 where a first attempt found no solution and another one replaces it.
+    """
+
+    method: Engine
+    seeds: tuple[int, ...]
+    states: Any
+    history: dict[str, np.ndarray]
+    status: tuple[Status, ...]
+    reason: tuple[str, ...]
+    chosen: np.ndarray
+    kept: Any = None
+    cut: str = ""
+    scores: np.ndarray | None = None
+    sampler: SamplerState = SamplerState()
+    advice: tuple[Advice, ...] = ()
+    attempt: int = 1
+
+    @property
+    def iterations(self) -> int:
+        """Steps taken by the seeds that ran the longest."""
+        return int(self.history["iteration"].max())
+
+    @property
+    def seconds(self) -> float:
+        return float(self.history["seconds"].max())
+
+    @property
+    def lost(self) -> np.ndarray:
+        """(seeds,) Whether a seed is left out of comparisons."""
+        return np.array([status.lost for status in self.status])
+
+    def closed(self, status: Status, why: str) -> Run:
+        """The run, where every seed that could be continued has this status and reason."""
+        states = tuple(old if old.over else status for old in self.status)
+        reasons = zip(self.status, self.reason, strict=True)
+        reason = tuple(text if old.over else why for old, text in reasons)
+        return replace(self, status=states, reason=reason)
+
+    def interrupted(self, iteration: int) -> Run:
+        """The run, interrupted after so many iterations."""
+        cut = f"interrupted after {iteration} iterations."
+        return replace(self.closed(Status.INTERRUPTED, cut), cut=cut)
+
+    def ended(self, *status: Status) -> bool:
+        """Whether any seed has one of these statuses."""
+        return any(ended in status for ended in self.status)
+
+    def final(self, name: str) -> np.ndarray:
+        """(seeds,) A quantity of the history at the record that each seed stands for."""
+        return self.history[name][np.arange(len(self.seeds)), self.chosen]
+
+    def explanation(self, i: int) -> str:
+        """Why seed i stopped, and which of its networks stands for it, if not the last."""
+        sampler = self.sampler
+        last = self.history["iteration"].shape[1] - 1
+        known = bool(sampler.lowest) and sampler.lowest[i] < np.inf
+        if self.kept is None or not known or self.chosen[i] == last:
+            return self.reason[i]
+        at = int(self.history["iteration"][i, self.chosen[i]])
+        return (
+            f"{self.reason[i]} Kept is the network of iteration {at}, "
+            "which has the smallest residual at fresh points."
+        )
+
+    @property
+    def best(self) -> int:
+        """The index of the first seed in the ranking."""
+        return int(self.ranking[0])
+
+    def index(self, seed: int | None) -> int:
+        """The index i of seeds[seed], where a negative number counts from the end; of the best
+        without one.
+        """
+        if seed is None:
+            return self.best
+        if not isinstance(seed, (int, np.integer)) or not -len(self.seeds) <= seed < len(
+            self.seeds
+        ):
+            raise ValueError(
+                f"seed={brief(seed)} is not there; seeds[0] to seeds[{len(self.seeds) - 1}] are."
+            )
+        return int(seed) % len(self.seeds)
+
+    @property
+    def ranking(self) -> np.ndarray:
+        """Indices of the seeds by their final loss, the smallest first (the paper's rule; with
+        validation data by the loss on them, and by `scores` where there are some); dropped seeds
+        behind all others, failed ones last."""
+        loss = self.final("validation_loss" if "validation_loss" in self.history else "loss")
+        return ranking(self.status, loss if self.scores is None else self.scores)
+
+    def state(self, i: int) -> Any:
+        """The state that seed i stands for."""
+        return jax.tree.map(lambda x: x[i], self.states if self.kept is None else self.kept)
+
+    @float64
+    def network(self, i: int) -> Network:
+        return self.method.network(self.state(i))
+
+    @float64
+    def certificate(self, i: int) -> Certificate:
+        """Whether the theorem's bound between the true loss and the loss of seed i holds."""
+        loss, true = (self.final(name)[i] for name in ("loss", "mean_squared_loss"))
+        point = self.method.point(self.state(i))
+        steep = (
+            None
+            if point is None
+            else steepness(self.method.objective.terms, point.network, point.aux)
+        )
+        return certificate(self.method.objective, self.method.sigma, loss, true, steep)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands between two compiled chunks: what observers and `on_record` get.
+
+    iteration, seconds: steps and time since the start.
+    loss, mean_squared_loss: (seeds,) the loss that is minimised, and the true loss.
+    bound_ratio: (seeds,) true loss / (bound × loss), at most 1 where a theorem holds; else NaN.
+    recorded: whether these numbers became a record of the history.
+    run: gives the `Run` so far.
+    result: gives the `Result` so far (without a driver: the run).
+    """
+
+    iteration: int
+    seconds: float
+    loss: np.ndarray
+    mean_squared_loss: np.ndarray
+    bound_ratio: np.ndarray
+    recorded: bool
+    run: Callable[[], Run]
+    result: Callable[[], Any]
+
+
+class Observer(Protocol):
+    """What sees every `Progress` of a run, such as a progress bar or a log. True ends the run."""
+
+    def __call__(self, progress: Progress) -> bool | None: ...
