@@ -1,4 +1,6 @@
-"""What classical methods do on poisson_2d and heat_1d (sapm/textbook.py), for docs/choosing.md. Seconds; needs nothing but scipy.
+"""Finite differences on poisson_2d and heat_1d (sapm/catalogue/textbook.py), for docs/choosing.md.
+
+It takes seconds and needs only scipy.
 
 python benchmarks/grids.py
 """
@@ -19,7 +21,8 @@ def differences(n: int) -> float:
     """poisson_2d by five-point differences on n × n inner points: the relative error there."""
     x = np.arange(1, n + 1) / (n + 1)
     exact = np.outer(np.sin(np.pi * x), np.sin(np.pi * x)).ravel()
-    D, one = second_difference(n), sp.identity(n)
+    D = second_difference(n)
+    one = sp.identity(n)
     u = spsolve((sp.kron(D, one) + sp.kron(one, D)).tocsc(), 2 * np.pi**2 * exact)
     return float(np.linalg.norm(u - exact) / np.linalg.norm(exact))
 
@@ -33,7 +36,9 @@ def chebyshev(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def spectral(n: int) -> float:
-    """poisson_2d by collocation at Chebyshev points, with the eigenvectors of one direction: the relative error there."""
+    """poisson_2d by collocation at Chebyshev points, with the eigenvectors of one direction: the
+    relative error there.
+    """
     x, D = chebyshev(n)
     values, vectors = np.linalg.eig(-(D @ D)[1:-1, 1:-1])
     exact = np.outer(np.sin(np.pi * x), np.sin(np.pi * x))[1:-1, 1:-1]
@@ -44,15 +49,25 @@ def spectral(n: int) -> float:
 
 
 def crank_nicolson(n: int) -> float:
-    """heat_1d with n inner points and n steps of time: the relative error at the end of the steps."""
-    x, h = np.arange(1, n + 1) / (n + 1), 1 / n
-    mode = lambda k, t: np.exp(-0.1 * (k * np.pi) ** 2 * t) * np.sin(k * np.pi * x)  # noqa: E731
-    A, one = 0.1 * second_difference(n), sp.identity(n)
-    left, right = sp.linalg.splu((one + h / 2 * A).tocsc()), (one - h / 2 * A).tocsr()
-    u, wrong, size = mode(1, 0) + 0.5 * mode(3, 0), 0.0, 0.0
+    """The relative error of heat_1d with n inner points and n time steps, at the final time."""
+    x = np.arange(1, n + 1) / (n + 1)
+    h = 1 / n
+
+    def mode(k, t):
+        return np.exp(-0.1 * (k * np.pi) ** 2 * t) * np.sin(k * np.pi * x)
+
+    A = 0.1 * second_difference(n)
+    one = sp.identity(n)
+    left = sp.linalg.splu((one + h / 2 * A).tocsc())
+    right = (one - h / 2 * A).tocsr()
+    u = mode(1, 0) + 0.5 * mode(3, 0)
+    wrong = 0.0
+    size = 0.0
     for k in range(1, n + 1):
-        u, exact = left.solve(right @ u), mode(1, k * h) + 0.5 * mode(3, k * h)
-        wrong, size = wrong + np.sum((u - exact) ** 2), size + np.sum(exact**2)
+        u = left.solve(right @ u)
+        exact = mode(1, k * h) + 0.5 * mode(3, k * h)
+        wrong = wrong + np.sum((u - exact) ** 2)
+        size = size + np.sum(exact**2)
     return float(np.sqrt(wrong / size))
 
 

@@ -1,8 +1,9 @@
-"""The competitor in plain NumPy: one seed, sweeps of Algorithm 1 (regression) or 2 (PINN) for the SAPM loss.
+"""Sweeps of Algorithm 1 (regression) or 2 (PINN) for the SAPM loss in NumPy, for one seed.
 
-Written as one would write it for speed without a compiler: samples first, whole-array operations, defects kept between
-blocks instead of computed anew, normal equations for W, one batched `numpy.linalg.solve` for the d systems of a layer.
-Lists and arrays over layers have index 0 for the input and 1..L for the layers.
+Written as one would write it for speed without a compiler: samples first, whole-array operations,
+defects kept between blocks instead of computed anew, normal equations for W, one batched
+`numpy.linalg.solve` for the d systems of a layer. Lists and arrays over layers have index 0 for the
+input and 1..L for the layers.
 """
 
 from __future__ import annotations
@@ -20,26 +21,40 @@ def sin(x):
     return np.sin(x), np.cos(x)
 
 
-ACTIVATIONS = {"relu": (relu, lambda z: 0.0 * z), "sin": (sin, lambda z: -z)}  # x → (σ, σ'); σ → σ''
+ACTIVATIONS = {
+    "relu": (relu, lambda z: 0.0 * z),
+    "sin": (sin, lambda z: -z),
+}  # x → (σ, σ'); σ → σ''
 
 
 class Term:
-    """One kind of sample: data, free variables a_l (and d_l where c is given), and what is kept of them by layer.
+    """One kind of sample: data, free variables a_l (and d_l where c is given), and what is kept of
+    them by layer.
 
-    z, slope: σ and σ' at a_l. r, rd: value and tangent defects. length: step lengths for a, row l-1 for layer l.
+    z, slope: σ and σ' at a_l. r, rd: value and tangent defects. length: step lengths for a, row l-1
+    for layer l.
     v, tau, t: squared norms of r, rd and d (per sample where c is given, except tau).
     """
 
     def __init__(self, *, x, y, c, kappa, a, d, W, b, pair):
-        L, n = len(W) - 1, len(x)
-        self.y, self.c, self.kappa, self.pde = y, c, kappa, c is not None
+        L = len(W) - 1
+        n = len(x)
+        self.y = y
+        self.c = c
+        self.kappa = kappa
+        self.pde = c is not None
         self.a = [x, *a[1:L], None]
         lifted = [(x, np.ones_like(x)), *(pair(u) for u in self.a[1:L])]
-        self.z, self.slope = [u for u, _ in lifted], [u for _, u in lifted]
-        self.r, self.rd, self.length = [None] * (L + 1), [None] * (L + 1), np.ones((L, n))
+        self.z = [u for u, _ in lifted]
+        self.slope = [u for _, u in lifted]
+        self.r = [None] * (L + 1)
+        self.rd = [None] * (L + 1)
+        self.length = np.ones((L, n))
         if self.pde:
             self.d = [np.broadcast_to(np.eye(x.shape[1]), (n, *c.shape[1:], x.shape[1])), *d[1:]]
-            self.v, self.t, self.tau = np.zeros((L + 1, n)), np.zeros((L + 1, n)), np.zeros(L + 1)
+            self.v = np.zeros((L + 1, n))
+            self.t = np.zeros((L + 1, n))
+            self.tau = np.zeros(L + 1)
         else:
             self.v = np.zeros(L + 1)
         for l in range(1, L + 1):
@@ -78,7 +93,8 @@ class Term:
 class Sapm:
     """The iterate. `terms` as keyword arguments of `Term`; W, b with index 0 unused.
 
-    `rule` for the steps of a: (Armijo's constant, growth of the length if taken, shrinkage if not, greatest length).
+    `rule` for the steps of a: (Armijo's constant, growth of the length if taken, shrinkage if not,
+    greatest length).
     """
 
     W: list
@@ -103,7 +119,9 @@ class Sapm:
         return total
 
     def sweep(self):
-        """Algorithm 1: W_L, b_L, then a_l, W_l, b_l downwards. Algorithm 2: W_l, b_l, d_l, a_l from L downwards."""
+        """Algorithm 1: W_L, b_L, then a_l, W_l, b_l downwards. Algorithm 2: W_l, b_l, d_l, a_l from
+        L downwards.
+        """
         pinn = any(q.pde for q in self.terms)
         for l in range(self.L, 0, -1):
             if l < self.L and not pinn:
@@ -116,22 +134,29 @@ class Sapm:
                 self.update_a(l)
 
     def update_W(self, l):
-        W, lam = self.W[l], 0.0
+        W = self.W[l]
+        lam = 0.0
         for s, e in zip(self.s[1:l], sum(q.energy() for q in self.terms)[1:l], strict=True):
             lam = lam * s + e  # λ_{m+1} = s_m λ_m + energy_m
         m = W.shape[1]
-        H, gradient = lam * np.eye(m), lam * W.T
+        H = lam * np.eye(m)
+        gradient = lam * W.T
         for q in self.terms:
             z = q.z[l - 1]
             if q.r[l] is not None and q.pde:
                 wz = (q.kappa * q.omega(l))[:, None] * z
-                H, gradient = H + wz.T @ z, gradient + wz.T @ q.r[l]
+                H = H + wz.T @ z
+                gradient = gradient + wz.T @ q.r[l]
             elif q.r[l] is not None:
-                H, gradient = H + q.kappa * (z.T @ z), gradient + q.kappa * (z.T @ q.r[l])
+                H = H + q.kappa * (z.T @ z)
+                gradient = gradient + q.kappa * (z.T @ q.r[l])
             if q.pde:
                 zd = q.zd(l - 1).reshape(-1, m)
-                H, gradient = H + q.kappa * (zd.T @ zd), gradient + q.kappa * (zd.T @ q.rd[l].reshape(len(zd), -1))
-        H.flat[:: m + 1] += 1e-15 * H.diagonal().max() + 1e-300  # keeps dead units solvable; pulls towards no change
+                H = H + q.kappa * (zd.T @ zd)
+                gradient = gradient + q.kappa * (zd.T @ q.rd[l].reshape(len(zd), -1))
+        H.flat[:: m + 1] += (
+            1e-15 * H.diagonal().max() + 1e-300
+        )  # keeps dead units solvable; pulls towards no change
         change = -np.linalg.solve(H, gradient)
         self.W[l] = W = W + change.T
         self.s[l] = np.vdot(W, W)
@@ -142,11 +167,13 @@ class Sapm:
                 q.rd[l] += q.zd(l - 1) @ change
 
     def update_b(self, l):
-        shift, total = 0.0, 0.0
+        shift = 0.0
+        total = 0.0
         for q in self.terms:
             if q.r[l] is not None:
                 w = q.kappa * q.omega(l) * np.ones(len(q.r[l]))
-                shift, total = shift + w @ q.r[l], total + w.sum()
+                shift = shift + w @ q.r[l]
+                total = total + w.sum()
         if total > 0:
             self.b[l] = self.b[l] - shift / total
         for q in self.terms:
@@ -160,13 +187,21 @@ class Sapm:
                 continue
             if l == self.L:
                 misfit = q.y - np.einsum("nk,nkm->nm", q.c, q.d[l] + q.rd[l])
-                change = (q.c / (1 + np.sum(q.c**2, 1, keepdims=True)))[:, :, None] * misfit[:, None, :] + q.rd[l]
+                change = (q.c / (1 + np.sum(q.c**2, 1, keepdims=True)))[:, :, None] * misfit[
+                    :, None, :
+                ] + q.rd[l]
             else:
-                W, slope, xi = self.W[l + 1], q.slope[l], 0.0
+                W = self.W[l + 1]
+                slope = q.slope[l]
+                xi = 0.0
                 for s, v in zip(self.s[2 : l + 2], q.v[1 : l + 1], strict=True):
                     xi = s * (xi + v)  # ξ_l = s_{l+1} (ξ_{l-1} + v_l)
                 shift = self.s[l + 1]
-                gradient = slope[:, None, :] * (q.rd[l + 1] @ W) - shift * q.rd[l] + xi[:, None, None] * q.d[l]
+                gradient = (
+                    slope[:, None, :] * (q.rd[l + 1] @ W)
+                    - shift * q.rd[l]
+                    + xi[:, None, None] * q.d[l]
+                )
                 H = slope[:, :, None] * (W.T @ W) * slope[:, None, :]
                 H[:, range(W.shape[1]), range(W.shape[1])] += (shift + xi)[:, None]
                 change = -np.linalg.solve(H, gradient.swapaxes(1, 2)).swapaxes(1, 2)
@@ -181,9 +216,14 @@ class Sapm:
     def update_a(self, l):
         W, (armijo, grow, shrink, longest) = self.W[l + 1], self.rule
         for q in self.terms:
-            rho, w, length = self.s[l + 1] * q.omega(l) * np.ones(len(q.y)), q.omega(l + 1), q.length[l - 1]
+            rho = self.s[l + 1] * q.omega(l) * np.ones(len(q.y))
+            w = q.omega(l + 1)
+            length = q.length[l - 1]
             scale = np.divide(1.0, rho, out=np.zeros_like(rho), where=rho > 0)
-            a, r, upper, value = q.a[l], q.r[l], q.r[l + 1], q.r[l + 1] is not None
+            a = q.a[l]
+            r = q.r[l]
+            upper = q.r[l + 1]
+            value = q.r[l + 1] is not None
             gradient = -rho[:, None] * r
             phi = rho * np.einsum("nm,nm->n", r, r)
             if value:
@@ -194,7 +234,8 @@ class Sapm:
                 gradient += self.curve(q.z[l]) * np.einsum("nkm,nkm->nm", q.d[l], tangents @ W)
                 phi += np.einsum("nkm,nkm->n", tangents, tangents)
             step = -(length * scale)[:, None] * gradient
-            new_a, new_r = a + step, r - step
+            new_a = a + step
+            new_r = r - step
             z, slope = self.pair(new_a)
             new_phi = rho * np.einsum("nm,nm->n", new_r, new_r)
             if value:
@@ -203,7 +244,9 @@ class Sapm:
             if q.pde:
                 new_tangents = tangents + ((slope - q.slope[l])[:, None, :] * q.d[l]) @ W.T
                 new_phi += np.einsum("nkm,nkm->n", new_tangents, new_tangents)
-            taken = new_phi <= phi - armijo * 2 * scale * length * np.einsum("nm,nm->n", gradient, gradient)
+            taken = new_phi <= phi - armijo * 2 * scale * length * np.einsum(
+                "nm,nm->n", gradient, gradient
+            )
             pick = taken[:, None]
             q.a[l], q.r[l] = np.where(pick, new_a, a), np.where(pick, new_r, r)
             q.z[l], q.slope[l] = np.where(pick, z, q.z[l]), np.where(pick, slope, q.slope[l])

@@ -1,4 +1,4 @@
-"""How long `sapm reproduce all` would take on this machine: every kind of run for a few seconds, then its pace.
+"""Estimate how long `sapm reproduce all` takes here, from a few seconds of every kind of run.
 
 python benchmarks/reproduction.py [experiment …]
 """
@@ -8,22 +8,26 @@ import sys
 import numpy as np
 
 import sapm
-from sapm import reproduce
-from sapm.experiments import EXPERIMENTS, PAPER
+from sapm.catalogue import CATALOGUE, PAPER
+from sapm.studies import reproduce
 
-SECONDS = 6.0
+SECONDS_PER_RUN = 6.0
 
 
 def pace(cell: reproduce.Cell) -> float:
-    """Seconds per iteration of all seeds, compilation apart."""
-    seen = []
+    """Seconds per iteration of all seeds, without compilation."""
+    records = []
 
     def watch(state) -> bool:
-        seen.append((state.iteration, state.seconds))
-        return len(seen) > 4 and state.seconds - seen[2][1] > SECONDS
+        records.append((state.iteration, state.seconds))
+        return len(records) > 4 and state.seconds - records[2][1] > SECONDS_PER_RUN
 
-    sapm.solve(EXPERIMENTS[cell.experiment].problem(), **cell.settings, on_record=watch, progress=False)
-    (first, began), (last, ended) = seen[len(seen) // 2], seen[-1]  # early records are close together and cost more
+    sapm.solve(
+        CATALOGUE[cell.experiment].problem(), **cell.settings, on_record=watch, progress=False
+    )
+    # early records are close together and cost more
+    first, began = records[len(records) // 2]
+    last, ended = records[-1]
     return (ended - began) / (last - first)
 
 
@@ -31,13 +35,19 @@ def main(names: list[str]) -> None:
     whole = 0.0
     for name in names or list(PAPER):
         cells = reproduce.all_cells(reproduce.plan([name], reproduce.MODELS, None, False))
-        known: dict[tuple, float] = {}  # variants of a model differ in the start or the rate, not in the pace
+        # variants of a model differ in the start or the rate, not in the pace
+        paces: dict[tuple, float] = {}
         for cell in cells:
             key = (cell.size, cell.model)
-            if key not in known:
-                known[key] = pace(cell)
-                print(f"{cell}: {1e3 * known[key]:.2f} ms an iteration of {reproduce.SEEDS} seeds", flush=True)
-        hours = np.array([known[cell.size, cell.model] * cell.settings["max_iter"] / 3600 for cell in cells])
+            if key not in paces:
+                paces[key] = pace(cell)
+                print(
+                    f"{cell}: {1e3 * paces[key]:.2f} ms an iteration of {reproduce.SEEDS} seeds",
+                    flush=True,
+                )
+        hours = np.array(
+            [paces[cell.size, cell.model] * cell.settings["max_iter"] / 3600 for cell in cells]
+        )
         whole += hours.sum()
         print(f"{name}: {len(cells)} runs, {hours.sum():.1f} hours", flush=True)
     print(f"in all {whole:.1f} hours")

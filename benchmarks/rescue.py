@@ -1,4 +1,6 @@
-"""A physics-informed network trained by Adam in torch, then refined: the example of docs/other-tools.md. A minute; needs torch.
+"""Train a physics-informed network by Adam in torch, then refine it: see docs/other-tools.md.
+
+It takes a minute and needs torch.
 
 python benchmarks/rescue.py
 """
@@ -7,13 +9,18 @@ import numpy as np
 import torch
 
 import sapm
-from sapm.experiments import EXPERIMENTS
+from sapm.catalogue import CATALOGUE
 
 torch.manual_seed(0)
-problem = EXPERIMENTS["transport_1d"].problem()
+problem = CATALOGUE["transport_1d"].problem()
 interior, boundary = problem.samples().terms
-x, c, f = (torch.tensor(np.asarray(a), dtype=torch.float32) for a in (interior.x.value, interior.c, interior.y[:, 0]))
-edge, g = (torch.tensor(np.asarray(a), dtype=torch.float32) for a in (boundary.x.value, boundary.y[:, 0]))
+x, c, f = (
+    torch.tensor(np.asarray(a), dtype=torch.float32)
+    for a in (interior.x.value, interior.c, interior.y[:, 0])
+)
+edge, g = (
+    torch.tensor(np.asarray(a), dtype=torch.float32) for a in (boundary.x.value, boundary.y[:, 0])
+)
 x.requires_grad_()
 
 widths = (2, 20, 20, 20, 20, 1)

@@ -1,13 +1,17 @@
-"""How the sweeps grow: with samples, layers, seeds, processes and devices. Rows go to a JSON file, from which the page is made.
+"""Measure how the time of a sweep grows with samples, layers, seeds, processes and devices.
+
+The rows go to a JSON file, from which scale_page.py makes the page.
 
     python benchmarks/scale.py PART ... [--out scale.json]
-    python benchmarks/scale.py page FILE ...                     the tables of docs/scale.md and its figures, from these files
+    python benchmarks/scale.py page FILE ...                     the tables of docs/scale.md and its
+    figures, from these files
 
-`samples`, `depth`: seconds of a sweep and to compile, regression, (6, 10), M = 10. `seeds`: up to 1000 of (10, 10), 100 samples.
-`processes`: one process on one core and two on two, 10⁶ samples. `crossing`: bytes that a sweep moves between 4 devices.
-`wide`: (6, 1024), 10⁵ samples, beside the rate of matrix products. `case2`: the paper's second case, 10 seeds, 5·10⁴ sweeps.
-`dual`: a Gauss-Newton step by the structured dual matrix, 2·10⁴ samples. `precision`: float64 beside mixed, speed and loss.
-Times are of the clock, the best of three; nothing else should run.
+`samples`, `depth`: seconds of a sweep and to compile, regression, (6, 10), M = 10. `seeds`: up to
+1000 of (10, 10), 100 samples. `processes`: one process on one core and two on two, 10⁶ samples.
+`crossing`: bytes that a sweep moves between 4 devices. `wide`: (6, 1024), 10⁵ samples, beside the
+rate of matrix products. `case2`: the paper's second case, 10 seeds, 5·10⁴ sweeps. `dual`: a
+Gauss-Newton step by the structured dual matrix, 2·10⁴ samples. `precision`: float64 beside mixed,
+speed and loss. Times are of the clock, the best of three; nothing else should run.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ import time
 from pathlib import Path
 
 PARTS = ("samples", "depth", "seeds", "processes", "crossing", "wide", "case2", "dual", "precision")
-SWEEPS = 12  # in a compiled call, at least: the call itself copies the states, which takes about as long as one
+# in a compiled call, at least: the call itself copies the states, which takes about as long as one
+SWEEPS = 12
 HERE = Path(__file__).resolve()
 
 
@@ -32,7 +37,9 @@ def machine() -> str:
     if device.platform != "cpu":
         return device.device_kind
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
+    model = next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU"
+    )
     pages = ", huge pages" if "hugetlb" in os.environ.get("GLIBC_TUNABLES", "") else ""
     return f"{len(os.sched_getaffinity(0))} cores, {model}{pages}"
 
@@ -40,7 +47,7 @@ def machine() -> str:
 def regression(n: int, d: int = 1):
     import numpy as np
 
-    from sapm.term import value_term
+    from sapm.objective.terms import value_term
 
     x = np.random.default_rng(0).uniform(-1, 1, (n, d))
     return value_term(x, np.sin(np.sum(x, 1) ** 2))
@@ -49,16 +56,30 @@ def regression(n: int, d: int = 1):
 class Sweeps:
     """Compiled sweeps of a regression problem, ready to be timed."""
 
-    def __init__(self, n: int, depth: int, width: int, seeds: int = 1, d: int = 1, precision: str = "double", mesh=None):
+    def __init__(
+        self,
+        n: int,
+        depth: int,
+        width: int,
+        seeds: int = 1,
+        d: int = 1,
+        precision: str = "double",
+        mesh=None,
+    ):
         import jax
 
-        from sapm.devices import Layout
-        from sapm.groups import chunk
         from sapm.methods.alternating import alternating
-        from sapm.objective import objective
-        from sapm.train import keys_of, settled
+        from sapm.objective.penalty import objective
+        from sapm.training.devices import Layout
+        from sapm.training.loop import keys_of, settled
+        from sapm.training.seeds import chunk
 
-        method = alternating(objective([regression(n, d)], depth), (d, *[width] * (depth - 1), 1), "tanh", precision=precision)
+        method = alternating(
+            objective([regression(n, d)], depth),
+            (d, *[width] * (depth - 1), 1),
+            "tanh",
+            precision=precision,
+        )
         states = jax.jit(jax.vmap(method.init))(keys_of(range(seeds), 0))
         self.layout = None if mesh is None else Layout.of(method, seeds, mesh)
         self.method = method if self.layout is None else self.layout.method(method)
@@ -70,7 +91,9 @@ class Sweeps:
         self.array_bytes = 8.0 * seeds * n * width
 
     def passes(self) -> float:
-        """How often an array of all samples is read or written in a layer, by XLA's count (the losses included)."""
+        """How often an array of all samples is read or written in a layer, by XLA's count (the
+        losses included).
+        """
         cost = self.program.cost_analysis()
         return (cost[0] if isinstance(cost, list) else cost)["bytes accessed"] / (
             self.array_bytes * (self.method.objective.depth - 1)
@@ -95,7 +118,14 @@ def samples() -> list[dict]:
     rows = []
     for k in range(2, most + 1):
         made = Sweeps(10**k, 6, 10)
-        rows.append({"n": 10**k, "seconds": made.seconds(), "compile_seconds": made.compile_seconds, "passes": made.passes()})
+        rows.append(
+            {
+                "n": 10**k,
+                "seconds": made.seconds(),
+                "compile_seconds": made.compile_seconds,
+                "passes": made.passes(),
+            }
+        )
     return rows
 
 
@@ -103,12 +133,17 @@ def depth() -> list[dict]:
     rows = []
     for layers in (10, 20, 50, 100):
         made = Sweeps(1000, layers, 10)
-        rows.append({"depth": layers, "seconds": made.seconds(), "compile_seconds": made.compile_seconds})
+        rows.append(
+            {"depth": layers, "seconds": made.seconds(), "compile_seconds": made.compile_seconds}
+        )
     return rows
 
 
 def seeds() -> list[dict]:
-    return [{"seeds": count, "seconds": Sweeps(100, 10, 10, count).seconds()} for count in (1, 10, 100, 1000)]
+    return [
+        {"seeds": count, "seconds": Sweeps(100, 10, 10, count).seconds()}
+        for count in (1, 10, 100, 1000)
+    ]
 
 
 def product_rate(m: int = 8192) -> float:
@@ -128,24 +163,45 @@ def product_rate(m: int = 8192) -> float:
 
 
 def sweep_flops(n: int, depth: int, width: int) -> float:
-    """Products of a sweep: 10 M²N and 7M³/3 for each of the L-2 square layers, and 2 M²N, the Gram matrix, for the last."""
+    """Products of a sweep: 10 M²N and 7M³/3 for each of the L-2 square layers, and 2 M²N, the Gram
+    matrix, for the last.
+    """
     return (depth - 2) * (10.0 * width**2 * n + 7 * width**3 / 3) + 2.0 * width**2 * n
 
 
 def wide() -> list[dict]:
-    n, layers, width = 100_000, 6, 1024
-    made, rate = Sweeps(n, layers, width), product_rate()
+    n = 100_000
+    layers = 6
+    width = 1024
+    made = Sweeps(n, layers, width)
+    rate = product_rate()
     seconds = made.seconds(2.0)
     flops = sweep_flops(n, layers, width)
-    return [{"n": n, "depth": layers, "width": width, "seconds": seconds, "flops": flops, "product_rate": rate}]
+    return [
+        {
+            "n": n,
+            "depth": layers,
+            "width": width,
+            "seconds": seconds,
+            "flops": flops,
+            "product_rate": rate,
+        }
+    ]
 
 
 def case2() -> list[dict]:
     import sapm
-    from sapm.experiments import EXPERIMENTS
+    from sapm.catalogue import CATALOGUE
 
-    problem, settings = EXPERIMENTS["function_10d"].problem(), dict(EXPERIMENTS["function_10d"].settings)
-    settings |= {"model": "sapm", "method": "alternating", "seeds": 10, "max_iter": 50_000, "progress": False}
+    problem = CATALOGUE["function_10d"].problem()
+    settings = dict(CATALOGUE["function_10d"].settings)
+    settings |= {
+        "model": "sapm",
+        "method": "alternating",
+        "seeds": 10,
+        "max_iter": 50_000,
+        "progress": False,
+    }
     settings["options"] = {"stall": 0.0, "record_every": 1000} | settings.get("options", {})
     began = time.perf_counter()
     result = sapm.solve(problem, 6, 10, **settings)
@@ -165,11 +221,13 @@ def dual() -> list[dict]:
     import jax
 
     from sapm.methods.gauss_newton import gauss_newton
-    from sapm.objective import objective
-    from sapm.train import train
+    from sapm.objective.penalty import objective
+    from sapm.training.loop import train
 
     n = 20_000
-    method = gauss_newton(objective([regression(n, 2)], 6, "ls"), (2, *[40] * 5, 1), "tanh", algebra="dual")
+    method = gauss_newton(
+        objective([regression(n, 2)], 6, "ls"), (2, *[40] * 5, 1), "tanh", algebra="dual"
+    )
     run = train(method, 3, seeds=1, record_every=1)
     stats = jax.devices()[0].memory_stats() or {}
     history = run.history["seconds"][0]
@@ -187,19 +245,35 @@ def precision() -> list[dict]:
     import jax
 
     from sapm.methods.alternating import alternating
-    from sapm.objective import objective
-    from sapm.train import train
+    from sapm.objective.penalty import objective
+    from sapm.training.loop import train
 
     many = jax.default_backend() != "cpu"
     rows = []
     for n, layers, width in ((100_000, 6, 1024 if many else 50), (100_000, 6, 10)):
         for name in ("double", "mixed"):
             made = Sweeps(n, layers, width, precision=name)
-            rows.append({"n": n, "depth": layers, "width": width, "precision": name, "seconds": made.seconds(0.5)})
+            rows.append(
+                {
+                    "n": n,
+                    "depth": layers,
+                    "width": width,
+                    "precision": name,
+                    "seconds": made.seconds(0.5),
+                }
+            )
     for name in ("double", "mixed"):
-        method = alternating(objective([regression(1000)], 6), (1, *[20] * 5, 1), "tanh", precision=name)
+        method = alternating(
+            objective([regression(1000)], 6), (1, *[20] * 5, 1), "tanh", precision=name
+        )
         run = train(method, 2000, seeds=5, record_every=500, stall=0.0)
-        rows.append({"precision": name, "iteration": run.history["iteration"][0].tolist(), "loss": run.history["loss"].tolist()})
+        rows.append(
+            {
+                "precision": name,
+                "iteration": run.history["iteration"][0].tolist(),
+                "loss": run.history["loss"].tolist(),
+            }
+        )
     return rows
 
 
@@ -209,7 +283,8 @@ def crossing() -> list[dict]:
     import numpy as np
     from jax.sharding import Mesh
 
-    from sapm.devices import traffic
+    sys.path.append(str(HERE.parents[1] / "tests"))
+    from traffic import traffic  # type: ignore[import-not-found]
 
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(1, 4), ("seeds", "samples"))
     return [
@@ -222,7 +297,8 @@ def processes() -> list[dict]:
     """One process on one core, and two on one core each."""
     import socket
 
-    rows, cores = [], sorted(os.sched_getaffinity(0))
+    rows = []
+    cores = sorted(os.sched_getaffinity(0))
     for n in (100_000, 1_000_000):
         for count in (1, 2):
             with socket.socket() as free:
@@ -243,7 +319,11 @@ def processes() -> list[dict]:
                     "--of",
                     str(count),
                 ]
-                started.append(subprocess.Popen(command, stdout=subprocess.PIPE if i == 0 else subprocess.DEVNULL, text=True))
+                started.append(
+                    subprocess.Popen(
+                        command, stdout=subprocess.PIPE if i == 0 else subprocess.DEVNULL, text=True
+                    )
+                )
                 os.sched_setaffinity(started[-1].pid, {cores[i]})
             out = started[0].communicate()[0]
             for process in started:
@@ -256,20 +336,24 @@ def member(given) -> None:
     """One of the processes: the seconds of a sweep that all of them take together."""
     import jax
 
-    from sapm.launch import join
+    from sapm.training.processes import join
 
     if given.of > 1:
         join(given.address, given.process, given.of)
-    from sapm.devices import mesh_of
+    from sapm.training.devices import mesh_of
 
     with jax.enable_x64(True):
         made = Sweeps(given.n, 6, 10, mesh=mesh_of("auto", 1))
         made.take(1)
-        print(json.dumps({"seconds": min(made.take(SWEEPS) for _ in range(3)) / SWEEPS}), flush=True)
+        print(
+            json.dumps({"seconds": min(made.take(SWEEPS) for _ in range(3)) / SWEEPS}), flush=True
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="+", metavar="PART")
     parser.add_argument("--out", type=Path, default=Path("scale.json"))
     for name in ("--n", "--process", "--of"):
@@ -286,14 +370,18 @@ def main() -> None:
     if unknown:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if "crossing" in given.parts:
-        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 " + os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 " + os.environ.get(
+            "XLA_FLAGS", ""
+        )
         os.environ["NPROC"] = "8"
     import jax
 
-    from sapm.jet import float64
+    from sapm.precision import float64
 
     found = (
-        json.loads(given.out.read_text()) if given.out.exists() else {"machine": machine(), "jax": jax.__version__, "parts": {}}
+        json.loads(given.out.read_text())
+        if given.out.exists()
+        else {"machine": machine(), "jax": jax.__version__, "parts": {}}
     )
     for part in given.parts:
         began = time.perf_counter()

@@ -1,12 +1,15 @@
-"""Sweeps over more data than memory: seconds per sweep, anonymous memory at its highest, bytes read and written.
+"""Sweeps over more data than memory: seconds per sweep, anonymous memory at its highest, bytes read
+and written.
 
-    python benchmarks/stream.py [--n 1000000] [--chunk SAMPLES] [--sweeps 3] [--seeds 1] [--folder FOLDER] [--growth]
+    python benchmarks/stream.py [--n 1000000] [--chunk SAMPLES] [--sweeps 3] [--seeds 1] [--folder
+    FOLDER] [--growth]
 
-Ten inputs, one output, network (6, 10), tanh, SAPM; X and Y are memory maps in a temporary folder (or under FOLDER), and so
-are the auxiliary variables; all of it is removed at the end. Anonymous memory is what /proc/self/smaps_rollup calls so (mapped
-pages of files are not in it), looked at every 20 ms. Bytes are those of read and write calls (/proc/self/io: rchar, wchar), to
-which a sweep adds X twice and Y twice, which are mapped. `--growth`: 10⁵, 10⁶ and so on up to n, and the exponent of the time
-that the cores take.
+Ten inputs, one output, network (6, 10), tanh, SAPM; X and Y are memory maps in a temporary folder
+(or under FOLDER), and so are the auxiliary variables; all of it is removed at the end. Anonymous
+memory is what /proc/self/smaps_rollup calls so (mapped pages of files are not in it), looked at
+every 20 ms. Bytes are those of read and write calls (/proc/self/io: rchar, wchar), to which a sweep
+adds X twice and Y twice, which are mapped. `--growth`: 10⁵, 10⁶ and so on up to n, and the exponent
+of the time that the cores take.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ import numpy as np
 
 import sapm
 
-INPUTS, DEPTH, WIDTH = 10, 6, 10
+INPUTS = 10
+DEPTH = 6
+WIDTH = 10
 
 
 def anonymous() -> int:
@@ -72,10 +77,15 @@ def batches(n: int, rows: int = 2**16):
         yield x, np.sin(2 * x[:, 0]) * x[:, 1] + x[:, 2] ** 2 - x[:, 3] * x[:, 4]
 
 
-def measure(n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | None) -> tuple[float, str]:
+def measure(
+    n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | None
+) -> tuple[float, str]:
     """Seconds of cores per sweep after the first, and a line about it."""
     rows: list[tuple[float, int, int, int, float]] = []
-    with tempfile.TemporaryDirectory(prefix="sapm-benchmark-", dir=folder) as path, Highest() as highest:
+    with (
+        tempfile.TemporaryDirectory(prefix="sapm-benchmark-", dir=folder) as path,
+        Highest() as highest,
+    ):
         made = sapm.Regression.from_batches(batches(n), path)
         del made
         X, Y = (np.load(Path(path) / f"{name}.npy", mmap_mode="r") for name in "XY")
@@ -108,16 +118,21 @@ def measure(n: int, chunk: int | None, sweeps: int, seeds: int, folder: str | No
     peaks = ", ".join(f"{rows[k][3] / 1e6:.0f} MB in sweep {k}" for k in shown)
     losses = result.history["mean_squared_loss"][result.run.best]
     text = (
-        f"n = {n:.0e}, chunks of {options['chunk']}, {seeds} seed(s): {pace:.2f} s per sweep, {used:.2f} s of cores "
+        f"n = {n:.0e}, chunks of {options['chunk']}, {seeds} seed(s): {pace:.2f} s per sweep, "
+        f"{used:.2f} s of cores "
         f"(data checked in {checked:.1f} s); "
-        f"anonymous memory at most {most / 1e6:.0f} MB, {peaks}; a sweep reads {(read + mapped) / 1e9:.2f} GB "
-        f"({mapped / 1e9:.2f} GB of it mapped) and writes {written / 1e9:.2f} GB; true loss {losses[0]:.3f} → {losses[-1]:.3f}"
+        f"anonymous memory at most {most / 1e6:.0f} MB, {peaks}; a sweep reads "
+        f"{(read + mapped) / 1e9:.2f} GB "
+        f"({mapped / 1e9:.2f} GB of it mapped) and writes {written / 1e9:.2f} GB; true loss "
+        f"{losses[0]:.3f} → {losses[-1]:.3f}"
     )
     return used, text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=10**6)
     parser.add_argument("--chunk", type=int)
     parser.add_argument("--sweeps", type=int, default=3)
@@ -133,7 +148,10 @@ def main() -> None:
         print(text, flush=True)
     if len(sizes) > 1:
         exponent = np.log(paces[-1] / paces[0]) / np.log(sizes[-1] / sizes[0])
-        print(f"the cores' time per sweep grows like n^{exponent:.2f} from {sizes[0]:.0e} to {sizes[-1]:.0e}")
+        print(
+            f"the cores' time per sweep grows like n^{exponent:.2f} from {sizes[0]:.0e} to "
+            f"{sizes[-1]:.0e}"
+        )
 
 
 if __name__ == "__main__":

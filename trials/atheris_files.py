@@ -1,8 +1,12 @@
-"""A coverage-guided fuzzer over what is read from bytes: model files, tables of points, JSON files. Needs `pip install atheris`.
+"""Fuzz the readers of model files, tables of points and JSON files, guided by coverage.
 
-    PYTHONPATH=. python trials/atheris_files.py -runs=100000          # and other options of libFuzzer, such as -max_total_time=60
+Needs `pip install atheris`.
 
-Anything but the answer or a ValueError in one sentence is a crash, which atheris reports with the bytes that made it.
+    PYTHONPATH=. python trials/atheris_files.py -runs=100000          # and other options of
+    libFuzzer, such as -max_total_time=60
+
+Anything but the answer or a ValueError in one sentence is a crash, which atheris reports with the
+bytes that made it.
 """
 
 from __future__ import annotations
@@ -17,8 +21,10 @@ sys.path[:] = [str(ROOT), *(p for p in sys.path if Path(p or ".").resolve() != R
 import atheris  # type: ignore[import-not-found]  # noqa: E402
 import numpy as np  # noqa: E402
 
-with atheris.instrument_imports(include=["sapm.store", "sapm.stored", "sapm.export", "sapm.names"]):
-    from sapm import export, store, stored
+with atheris.instrument_imports(
+    include=["sapm.results.files", "sapm.results.records", "sapm.results.export", "sapm.errors"]
+):
+    from sapm.results import export, files, records
 
 from trials.harness import ill_said  # noqa: E402
 from trials.mutations import taken_apart, together  # noqa: E402
@@ -29,8 +35,10 @@ FOLDER = Path(tempfile.mkdtemp(prefix="sapm-atheris-"))
 def seed_file() -> bytes:
     """A small file with a right checksum, whose description is not yet one."""
     path = FOLDER / "seed.sapm"
-    store.write(
-        path, {"network/W1": np.ones((1, 2, 1)), "chosen": np.zeros(1, int)}, {"kind": "regression", "config": {"depth": 2}}
+    files.write(
+        path,
+        {"network/W1": np.ones((1, 2, 1)), "chosen": np.zeros(1, int)},
+        {"kind": "regression", "config": {"depth": 2}},
     )
     return path.read_bytes()
 
@@ -44,25 +52,25 @@ def model(data: bytes) -> None:
     if data[:1] == b"d":
         text = data[1:].decode("utf-8", "replace")
         header, payload = taken_apart(SEED)
-        arrays, _ = store.read(FOLDER / "seed.sapm")
-        header["__metadata__"] |= {"about": text, "sha256": store._digest(arrays, text)}
+        arrays, _ = files.read(FOLDER / "seed.sapm")
+        header["__metadata__"] |= {"about": text, "sha256": files._digest(arrays, text)}
         data = together(header, payload)
     path.write_bytes(data)
-    arrays, about = store.read(path)
-    stored.check(path, arrays, about)
+    arrays, about = files.read(path)
+    records.check(path, arrays, about)
 
 
 def points(data: bytes) -> None:
     path = FOLDER / "a.csv"
     path.write_bytes(data)
-    lines, x = export._points(path, ("t", "x"))
-    assert x.shape == (len(lines), 2) and np.isfinite(x).all()
+    table = export._read_points(path, ("t", "x"))
+    assert table.points.shape == (len(table.lines), 2) and np.isfinite(table.points).all()
 
 
 def settings(data: bytes) -> None:
     path = FOLDER / "a.json"
     path.write_bytes(data)
-    assert isinstance(store.read_json(path), dict)
+    assert isinstance(files.read_json(path), dict)
 
 
 def one(data: bytes) -> None:
@@ -77,7 +85,9 @@ def one(data: bytes) -> None:
 def main() -> None:
     corpus = FOLDER / "corpus"
     corpus.mkdir()
-    for k, body in enumerate((SEED, b'd{"kind": "pde", "names": ["t"], "config": {"depth": 2, "options": {}}}')):
+    for k, body in enumerate(
+        (SEED, b'd{"kind": "pde", "names": ["t"], "config": {"depth": 2, "options": {}}}')
+    ):
         (corpus / f"model{k}").write_bytes(b"\x00" + body)
     for k, body in enumerate((b"t,x\n1,2\n", b'\xef\xbb\xbf"x","t"\r\n"1e3",-2\r\n')):
         (corpus / f"points{k}").write_bytes(b"\x01" + body)

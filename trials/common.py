@@ -1,4 +1,4 @@
-"""What the trials share: processes on cores of their own, files compared bit for bit, a verdict."""
+"""Parts that all trials use: pinned processes, bitwise comparison of files, and a verdict."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from pathlib import Path
 
 import stated
 
-from sapm.environment import environment
-from sapm.store import read
+from sapm.results.files import environment, read
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 400.0  # seconds after which a process is taken to hang
 
 
 class Cores:
-    """Shares of the machine: as many cores for each of J jobs, so that programs are divided alike wherever they run."""
+    """Shares of the machine: as many cores for each of J jobs, so that programs are divided alike
+    wherever they run.
+    """
 
     def __init__(self, jobs: int):
         there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         each = max(1, len(there) // jobs)
         self.free: queue.Queue = queue.Queue()
         for j in range(jobs):
-            self.free.put([there[(j * each + k) % len(there)] for k in range(each)] if there else [])
+            self.free.put(
+                [there[(j * each + k) % len(there)] for k in range(each)] if there else []
+            )
 
     @contextmanager
     def taken(self):
@@ -44,13 +47,17 @@ class Cores:
 
 
 class Place:
-    """A folder of a trial, with data on disk and a cache of compiled programs that its processes share."""
+    """A folder of a trial, with data on disk and a cache of compiled programs that its processes
+    share.
+    """
 
     def __init__(self, path: Path, cached: bool = True, device: str | None = "cpu"):
         self.path = path
         stated.write_data(path / "data")
         self.variables = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])
+            ),
             stated.DATA: str(path / "data"),
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
@@ -63,7 +70,9 @@ class Place:
                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             }
 
-    def start(self, arguments: Sequence[str], cores: Sequence[int], often: bool = True, **more) -> Process:
+    def start(
+        self, arguments: Sequence[str], cores: Sequence[int], often: bool = True, **more
+    ) -> Process:
         """`sapm` with these arguments; `often`: with all the checkpoints there can be."""
         program = [str(ROOT / "trials" / "often.py")] if often else ["-m", "sapm"]
         return Process([sys.executable, *program, *arguments], self.variables, cores, **more)
@@ -71,8 +80,13 @@ class Place:
 
 class Process:
     def __init__(self, command: Sequence[str], variables: dict, cores: Sequence[int], **more):
-        self.said, self.text = tempfile.TemporaryFile(), None  # noqa: SIM115
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": self.said} | more
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115
+        self.text = None
+        streams = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": self.said,
+        } | more
         self.began = time.monotonic()
         self.popen = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
         if cores:
@@ -145,13 +159,20 @@ def checkpoints(folder: Path) -> list[Path]:
 def _content(path: Path) -> dict:
     """All that a .sapm file says, but for the clock and the machine."""
     arrays, about = read(path)
-    found = {name: (a.dtype.str, a.shape, a.tobytes()) for name, a in arrays.items() if name != "history/seconds"}
+    found = {
+        name: (a.dtype.str, a.shape, a.tobytes())
+        for name, a in arrays.items()
+        if name != "history/seconds"
+    }
     return found | {f"about/{name}": value for name, value in about.items() if name != "env"}
 
 
 def _lines(path: Path) -> dict:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {str(i): {name: value for name, value in row.items() if name != "seconds"} for i, row in enumerate(rows)}
+    return {
+        str(i): {name: value for name, value in row.items() if name != "seconds"}
+        for i, row in enumerate(rows)
+    }
 
 
 READERS = {
@@ -164,11 +185,15 @@ READERS = {
 
 
 def differences(a: Path, b: Path, estimates: bool = True) -> list[str]:
-    """What is not equal in two folders of runs, times aside; and what writes that were cut off have left in the second.
+    """What is not equal in two folders of runs, times aside; and what writes that were cut off have
+    left in the second.
 
-    Without `estimates` those of the error may differ: a run that is continued without its problem has fewer points for them.
-    """
-    runs = [sorted(str(p.parent.relative_to(folder)) for p in folder.glob("**/config.json")) for folder in (a, b)]
+    Without `estimates` those of the error may differ: a run that is continued without its problem
+    has fewer points for them."""
+    runs = [
+        sorted(str(p.parent.relative_to(folder)) for p in folder.glob("**/config.json"))
+        for folder in (a, b)
+    ]
     if runs[0] != runs[1]:
         return [f"runs {runs[0]} and {runs[1]}"]
     found = [f"{p.relative_to(b)} left behind" for p in b.glob("**/.*.????????")]
@@ -178,17 +203,31 @@ def differences(a: Path, b: Path, estimates: bool = True) -> list[str]:
             if not all(f.exists() for f in files):
                 found.append(f"{run}/{name} is missing")
                 continue
-            one, other = ({k: v for k, v in reader(f).items() if estimates or k != "error_estimate"} for f in files)
-            found += [f"{run}/{name}: {key}" for key in sorted({*one, *other}) if one.get(key) != other.get(key)]
+            one, other = (
+                {k: v for k, v in reader(f).items() if estimates or k != "error_estimate"}
+                for f in files
+            )
+            found += [
+                f"{run}/{name}: {key}"
+                for key in sorted({*one, *other})
+                if one.get(key) != other.get(key)
+            ]
     return found
 
 
 # ---------------------------------------------------------------- side by side, and the end
 
 
-def side_by_side(work: Callable, items: Iterable, jobs: int, tell: Callable[[int, object], None] = lambda i, found: None) -> list:
-    """[work(item), …] by so many threads; `tell` is called as they end. What fails ends all of it."""
-    items, lock, count = list(items), threading.Lock(), [0]
+def side_by_side(
+    work: Callable,
+    items: Iterable,
+    jobs: int,
+    tell: Callable[[int, object], None] = lambda i, found: None,
+) -> list:
+    """[work(item), …], computed by threads. `tell` is called as they end; an error ends all."""
+    items = list(items)
+    lock = threading.Lock()
+    count = [0]
 
     def one(item):
         found = work(item)
@@ -201,11 +240,19 @@ def side_by_side(work: Callable, items: Iterable, jobs: int, tell: Callable[[int
         return list(pool.map(one, items))
 
 
-def verdict(name: str, good: bool, sentence: str, figures: dict, out: str | None, began: float) -> int:
+def verdict(
+    name: str, good: bool, sentence: str, figures: dict, out: str | None, began: float
+) -> int:
     """Print the last line, write the JSON, and return the exit code."""
     seconds = time.monotonic() - began
     if out is not None:
-        told = {"trial": name, "good": good, "verdict": sentence, "seconds": seconds, "env": environment()} | figures
+        told = {
+            "trial": name,
+            "good": good,
+            "verdict": sentence,
+            "seconds": seconds,
+            "env": environment(),
+        } | figures
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(told, indent=1, default=str) + "\n")
     print(f"{name}: {'GOOD' if good else 'FAILED'}: {sentence} ({seconds:.0f} s)", flush=True)
@@ -213,5 +260,7 @@ def verdict(name: str, good: bool, sentence: str, figures: dict, out: str | None
 
 
 def jobs_option(parser) -> None:
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes at a time"
+    )
     parser.add_argument("--out", help="a JSON file to write")

@@ -1,11 +1,12 @@
-"""A disk that is full, a folder that turns read-only, two processes in one folder, the lock of a killed one.
+"""Failures of the file system: full disk, read-only folder, two processes, a stale lock.
 
     PYTHONPATH=. python trials/disk.py
 
-Each must end in one sentence and exit code 2, without a traceback; what was saved before must be whole, and `sapm resume` must
-then give the uninterrupted run bit for bit. Disks are small tmpfs, mounted by root, or by anybody in a namespace of his own
-(`unshare`), where the trial starts itself again. Where neither can be done, a limit on the size of files stands for a full
-disk and permissions for a read-only one, and the table says so.
+Each must end in one sentence and exit code 2, without a traceback; what was saved before must be
+whole, and `sapm resume` must then give the uninterrupted run bit for bit. Disks are small tmpfs,
+mounted by root, or by anybody in a namespace of his own (`unshare`), where the trial starts itself
+again. Where neither can be done, a limit on the size of files stands for a full disk and
+permissions for a read-only one, and the table says so.
 """
 
 from __future__ import annotations
@@ -26,9 +27,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from combinations import COMBINATIONS
-from common import Cores, Place, Process, checkpoints, differences, jobs_option, newest, side_by_side, until, verdict
+from common import (
+    Cores,
+    Place,
+    Process,
+    checkpoints,
+    differences,
+    jobs_option,
+    newest,
+    side_by_side,
+    until,
+    verdict,
+)
 
-from sapm.store import read
+from sapm.results.files import read
 
 SLOW = "options.record_every=1"  # and so a checkpoint after every sweep
 SWEEPS, STREAMED = (
@@ -58,7 +70,8 @@ class Disk:
     """A small file system of its own, or a folder that behaves like one as far as it can."""
 
     def __init__(self, folder: Path, real: bool, size: str = "16m"):
-        self.folder, self.real = folder, real
+        self.folder = folder
+        self.real = real
         folder.mkdir(parents=True)
         if real and not mounted(folder, "-t", "tmpfs", "-o", f"size={size}", "tmpfs"):
             raise RuntimeError(f"no tmpfs at {folder}")
@@ -75,7 +88,9 @@ class Disk:
         (self.folder / "filler").unlink()
 
     def lock(self) -> None:
-        """Read-only from now on: a mount of itself on top, since one with open files cannot be changed."""
+        """Read-only from now on: a mount of itself on top, since one with open files cannot be
+        changed.
+        """
         if self.real:
             for options in (("--bind", str(self.folder)), ("-o", "remount,ro,bind")):
                 if not mounted(self.folder, *options):
@@ -100,7 +115,11 @@ class Trial:
     """One process after the other in a folder, and what was wrong with them."""
 
     def __init__(self, name: str, place: Place, real: bool, cores: list[int]):
-        self.name, self.place, self.cores, self.wrong, self.said = name, place, cores, [], []
+        self.name = name
+        self.place = place
+        self.cores = cores
+        self.wrong = []
+        self.said = []
         self.disk = Disk(place.path / name.replace(" ", "_").replace(",", ""), real)
         self.out = self.disk.folder / "run"
 
@@ -117,13 +136,18 @@ class Trial:
         lines = [line for line in process.errors.splitlines() if not LOG.match(line)]
         self.said.append(process.last)
         self.check(f"exit code {code}", code == 2)
-        self.check(f"{len(lines)} lines: {lines[:1]}", len(lines) == 1 and lines[0].startswith("sapm: "))
+        self.check(
+            f"{len(lines)} lines: {lines[:1]}", len(lines) == 1 and lines[0].startswith("sapm: ")
+        )
         self.check(f"no {words} in {process.last!r}", all(word in process.last for word in words))
 
     def training(self, process: Process, records: int = 30) -> None:
         """Wait until it has come so far."""
         log = self.out / "history.jsonl"
-        count = lambda: log.read_bytes().count(b"\n") if log.exists() else 0  # noqa: E731
+
+        def count():
+            return log.read_bytes().count(b"\n") if log.exists() else 0
+
         before = count()
         self.check(
             f"ended too early: {process.last}",
@@ -134,7 +158,10 @@ class Trial:
         """The run, continued for some sweeps more, is one that was never interrupted."""
         done = int(read(checkpoints(self.out)[0])[0]["history/iteration"].max())
         whole = self.place.path / "whole" / self.out.parent.name
-        for arguments in (combination.resume(self.out, done + 20), combination.run(whole, done + 20)):
+        for arguments in (
+            combination.resume(self.out, done + 20),
+            combination.run(whole, done + 20),
+        ):
             process = self.start(arguments)
             code = process.end()
             self.check(f"{arguments[0]} ended with {code}: {process.last}", code == 0)
@@ -148,7 +175,11 @@ class Trial:
 
 def full(trial: Trial, combination) -> None:
     """The disk fills up in the middle of a run."""
-    limit = None if trial.disk.real else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    limit = (
+        None
+        if trial.disk.real
+        else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    )
     process = trial.start(combination.run(trial.out, ENDLESS), preexec_fn=limit)
     trial.training(process)
     if trial.disk.real:
@@ -188,7 +219,9 @@ def read_only(trial: Trial, combination) -> None:
 
 
 def second(trial: Trial, combination) -> None:
-    """A second process in the same folder is refused and disturbs nothing; the first is stopped by Ctrl-C."""
+    """A second process in the same folder is refused and disturbs nothing; the first is stopped by
+    Ctrl-C.
+    """
     process = trial.start(combination.run(trial.out, ENDLESS))
     trial.training(process)
     for arguments in (combination.run(trial.out), combination.resume(trial.out)):
@@ -196,12 +229,16 @@ def second(trial: Trial, combination) -> None:
     trial.training(process, 5)
     process.send(signal.SIGINT)
     code = process.end()
-    trial.check(f"Ctrl-C ended with {code}: {process.last}", code == 130 and "sapm resume" in process.last)
+    trial.check(
+        f"Ctrl-C ended with {code}: {process.last}", code == 130 and "sapm resume" in process.last
+    )
     trial.goes_on(combination)
 
 
 def left_lock(trial: Trial, combination) -> None:
-    """The owner is killed and leaves its lock: of two that want to take over, one does, and the other is refused."""
+    """The owner is killed and leaves its lock: of two that want to take over, one does, and the
+    other is refused.
+    """
     process = trial.start(combination.run(trial.out, ENDLESS))
     trial.training(process)
     process.send(signal.SIGKILL)
@@ -217,7 +254,9 @@ def left_lock(trial: Trial, combination) -> None:
     until(lambda: newest(trial.out, "history.jsonl") > before, winner)
     winner.send(signal.SIGTERM)
     code = winner.end()
-    trial.check(f"SIGTERM ended with {code}: {winner.last}", code == 143 and "sapm resume" in winner.last)
+    trial.check(
+        f"SIGTERM ended with {code}: {winner.last}", code == 143 and "sapm resume" in winner.last
+    )
     trial.goes_on(combination)
 
 
@@ -233,18 +272,29 @@ TRIALS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="trials with this in their name")
     jobs_option(parser)
     given = parser.parse_args(arguments)
-    began, real = time.monotonic(), can_mount()
+    began = time.monotonic()
+    real = can_mount()
     if not real and NAMESPACE not in os.environ and shutil.which("unshare"):
         inside = ["unshare", "--user", "--map-root-user", "--mount"]
-        if subprocess.run([*inside, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False).returncode == 0:
+        if (
+            subprocess.run(
+                [*inside, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
             again = [sys.executable, __file__, *(sys.argv[1:] if arguments is None else arguments)]
-            return subprocess.run([*inside, *again], env=os.environ | {NAMESPACE: "1"}, check=False).returncode
+            return subprocess.run(
+                [*inside, *again], env=os.environ | {NAMESPACE: "1"}, check=False
+            ).returncode
     chosen = {name: trial for name, trial in TRIALS.items() if given.only in name}
-    folder, cores = Path(tempfile.mkdtemp(prefix="sapm-disk-")), Cores(given.jobs)
+    folder = Path(tempfile.mkdtemp(prefix="sapm-disk-"))
+    cores = Cores(given.jobs)
     place = Place(folder)
     try:
 
@@ -259,20 +309,32 @@ def main(arguments: list[str] | None = None) -> int:
                 return trial.found()
 
         def show(_, row) -> None:
-            print(f"  {row['trial']:32} {'good' if row['good'] else 'WRONG: ' + '; '.join(row['wrong'])}", flush=True)
+            print(
+                f"  {row['trial']:32} "
+                f"{'good' if row['good'] else 'WRONG: ' + '; '.join(row['wrong'])}",
+                flush=True,
+            )
             for said in row["said"]:
                 print(f"      {said.replace(str(folder), '…')}", flush=True)
 
         rows = side_by_side(work, chosen, given.jobs, show)
     finally:
         for mount in folder.iterdir():
-            while os.path.ismount(mount) and subprocess.run(["umount", "-l", str(mount)], check=False).returncode == 0:
+            while (
+                os.path.ismount(mount)
+                and subprocess.run(["umount", "-l", str(mount)], check=False).returncode == 0
+            ):
                 pass
         shutil.rmtree(folder, ignore_errors=True)
     good = sum(row["good"] for row in rows)
     how = "on tmpfs" if real else "without mounts: limits on files and permissions stand for them"
-    sentence = f"{good} of {len(rows)} ended in one sentence, without loss, and were continued bit for bit ({how})"
-    return verdict("disk", good == len(rows), sentence, {"rows": rows, "mounts": real}, given.out, began)
+    sentence = (
+        f"{good} of {len(rows)} ended in one sentence, without loss, and were continued bit "
+        f"for bit ({how})"
+    )
+    return verdict(
+        "disk", good == len(rows), sentence, {"rows": rows, "mounts": real}, given.out, began
+    )
 
 
 if __name__ == "__main__":

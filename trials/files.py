@@ -1,15 +1,17 @@
-"""Damaged model files, run folders and tables of points: each is refused in one sentence, or loaded right.
+"""Damaged model files, run folders and tables: refused in one sentence, or loaded correctly.
 
     PYTHONPATH=. python trials/files.py --count 1000 --jobs 8 --out files.json
 
-Model files and run folders are made, damaged at random (from a seed) and given to `sapm.load`, `sapm.resume`, `sapm predict`,
-`sapm report` and `sapm export`. A case passes if
+Model files and run folders are made, damaged at random (from a seed) and given to `sapm.load`,
+`sapm.resume`, `sapm predict`, `sapm report` and `sapm export`. A case passes if
 
-* it is refused by a ValueError or an OSError in one sentence that names the file (command line: one line, exit code 2); or
-* it loads and every number is that of the undamaged file; or
-* for a file that was *forged* (wrong contents under a right checksum): it loads, and its numbers are finite or named as not,
+* it is refused by a ValueError or an OSError in one sentence that names the file (command line: one
+  line, exit code 2); or * it loads and every number is that of the undamaged file; or
+* for a file that was *forged* (wrong contents under a right checksum): it loads, and its numbers
+  are finite or named as not,
 
-and meanwhile no code is run, no program started, nothing written outside its folder, and memory stays bounded.
+and meanwhile no code is run, no program started, nothing written outside its folder, and memory
+stays bounded.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+# cells of a table: words that are not numbers, and numbers that are not finite
+NOT_NUMBERS = ["abc", "1.2.3", "--", "1_0", "0x10", "TRUE", "1e", "١", "½"]
+NOT_FINITE = ["inf", "-inf", "nan", "NaN", "1e999", "Infinity"]
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [str(ROOT), *(p for p in sys.path if Path(p or ".").resolve() != ROOT / "trials")]
 
@@ -33,7 +38,10 @@ from trials import harness, mutations  # noqa: E402
 from trials.harness import ill_said, unnamed  # noqa: E402
 
 X = np.linspace(-1, 1, 7)[:, None]
-MEGABYTES = {"forged": 500, "csv": 500}  # a case may grow by so much, others by 100; and by four times the file
+MEGABYTES = {
+    "forged": 500,
+    "csv": 500,
+}  # a case may grow by so much, others by 100; and by four times the file
 SHARES = {  # of all cases
     **dict.fromkeys(("flip", "cut"), 0.14),
     **dict.fromkeys(("append", "blank", "shuffle", "length"), 0.05),
@@ -56,16 +64,31 @@ def problem(name: str) -> Any:
     x = np.linspace(-1, 1, 24)
     if name == "regression":
         return sapm.Regression(x, np.sin(3 * x), test=(x[:5] + 0.01, np.sin(3 * x[:5])))
-    wave = lambda p: jnp.exp(p.t) * jnp.sin(p.x)  # noqa: E731
+
+    def wave(p):
+        return jnp.exp(p.t) * jnp.sin(p.x)
+
     if name == "transport":
-        residual = lambda p, u: u.t - u.x - wave(p) + jnp.exp(p.t) * jnp.cos(p.x)  # noqa: E731
-        return sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), residual, [sapm.Initial(wave), sapm.Inflow(wave)], wave)
+
+        def residual(p, u):
+            return u.t - u.x - wave(p) + jnp.exp(p.t) * jnp.cos(p.x)
+
+        return sapm.PDE(
+            sapm.Box(t=(0, 1), x=(-1, 1)), residual, [sapm.Initial(wave), sapm.Inflow(wave)], wave
+        )
     if name == "heat":
         start = sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x))
-        return sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t - u.xx, [start, sapm.Periodic("x")])
+        return sapm.PDE(
+            sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t - u.xx, [start, sapm.Periodic("x")]
+        )
     domain = sapm.Box(x=(-1, 1)) - sapm.Ball(1, 0.3, names=("x",))
     conditions = [sapm.Dirichlet(lambda p: 0.0, of="u"), sapm.Dirichlet(lambda p: 1.0, of="v")]
-    return sapm.PDE(domain, lambda p, u, v: (u.x - p.k * v.value, v.x + u.value), conditions, parameters={"k": 1.0})
+    return sapm.PDE(
+        domain,
+        lambda p, u, v: (u.x - p.k * v.value, v.x + u.value),
+        conditions,
+        parameters={"k": 1.0},
+    )
 
 
 def make_originals(folder: Path) -> None:
@@ -74,7 +97,14 @@ def make_originals(folder: Path) -> None:
 
     import sapm
 
-    small = {"points": 20, "boundary_points": 8, "test_points": 10, "seeds": 2, "max_iter": 2, "progress": False}
+    small = {
+        "points": 20,
+        "boundary_points": 8,
+        "test_points": 10,
+        "seeds": 2,
+        "max_iter": 2,
+        "progress": False,
+    }
     warnings.simplefilter("ignore")
     for name in ("regression", "heat", "system"):
         sapm.solve(problem(name), 2, 4, **small).save(folder / f"{name}.sapm")
@@ -96,21 +126,25 @@ class Trial:
         from typer.testing import CliRunner
 
         import sapm
-        from sapm import store
-        from sapm.cli import app
+        from sapm.cli.main import app
+        from sapm.results import files
 
-        self.scratch, self.originals, self.seed = scratch, Path(originals), seed
+        self.scratch = scratch
+        self.originals = Path(originals)
+        self.seed = seed
         self.marker = scratch / "marker"
-        self.app, self.runner = app, CliRunner()
+        self.app = app
+        self.runner = CliRunner()
         self.held: dict[str, dict] = {}
         for file in sorted(self.originals.glob("*.sapm")):
             given = problem("system") if file.stem == "system" else None
             result = sapm.load(file, given)
             points = np.repeat(X, len(result.samples.names), 1)
-            arrays, about = store.read(file)
+            arrays, about = files.read(file)
             str(result.summary())
             self.held[file.stem] = {
-                "body": file.read_bytes(), "arrays": arrays, "about": about, "problem": given, "values": result.best(points),
+                "body": file.read_bytes(), "arrays": arrays, "about": about, "problem": given,
+                "values": result.best(points),
                 "points": points, "table": json.dumps(result.table), "names": result.samples.names,
                 "iterations": int(arrays["history/iteration"].max()),
             }  # fmt: skip
@@ -121,7 +155,11 @@ class Trial:
         """What is imported and compiled once is no part of a case."""
         (self.scratch / "points.csv").write_text("t,x\n0,0\n")
         file = self.originals / "transport.sapm"
-        for command in (("predict", file, "points.csv"), ("report", file, "-o", "r.html"), ("export", file, "u.npz")):
+        for command in (
+            ("predict", file, "points.csv"),
+            ("report", file, "-o", "r.html"),
+            ("export", file, "u.npz"),
+        ):
             assert self.command(*command)[0] == 0, self.command(*command)
         shutil.copytree(self.originals / "run", self.scratch / "warm")
         assert self.command("resume", "warm", "-q")[0] == 0
@@ -135,7 +173,9 @@ class Trial:
 
     def __call__(self, case: int) -> dict:
         draw = np.random.default_rng([self.seed, case])
-        family = str(draw.choice(list(SHARES), p=np.array(list(SHARES.values())) / sum(SHARES.values())))
+        family = str(
+            draw.choice(list(SHARES), p=np.array(list(SHARES.values())) / sum(SHARES.values()))
+        )
         name = str(draw.choice(list(self.held)))
         about = {"family": family, "original": name}
         here = self.scratch / "case"
@@ -166,7 +206,10 @@ class Trial:
         return found
 
     def _file(self, draw, here: Path, about: dict, family: str, name: str):
-        held, path = self.held[name], here / str(draw.choice(["a.sapm", "b [x] é.sapm", "c\n\x1b[31m.sapm"], p=[0.8, 0.1, 0.1]))
+        held = self.held[name]
+        path = here / str(
+            draw.choice(["a.sapm", "b [x] é.sapm", "c\n\x1b[31m.sapm"], p=[0.8, 0.1, 0.1])
+        )
         if family == "special":
             path = self._special(draw, here, about, held["body"])
         elif family == "other":
@@ -178,16 +221,20 @@ class Trial:
         else:
             make = mutations.BYTES.get(family) or getattr(mutations, family)
             path.write_bytes(make(draw, held["body"]))
-        way = about["way"] = str(draw.choice(["load", "resume", "predict", "report", "export"], p=[0.5, 0.1, 0.2, 0.1, 0.1]))
+        way = about["way"] = str(
+            draw.choice(
+                ["load", "resume", "predict", "report", "export"], p=[0.5, 0.1, 0.2, 0.1, 0.1]
+            )
+        )
         if way in ("load", "resume"):
             return lambda: self._load(way, path, held, family)
         return lambda: self._command(way, path, here, held, family)
 
     def _special(self, draw, here: Path, about: dict, body: bytes) -> Path:
         """What is no plain file, or not of the size it says."""
-        path, kind = (
-            here / "a.sapm",
-            str(draw.choice(["folder", "pipe", "loop", "nowhere", "device", "sparse", "long", "padded"])),
+        path = here / "a.sapm"
+        kind = str(
+            draw.choice(["folder", "pipe", "loop", "nowhere", "device", "sparse", "long", "padded"])
         )
         about["kind"] = kind
         if kind == "folder":
@@ -201,7 +248,9 @@ class Trial:
             os.truncate(path, 2**40)
         elif kind == "long":
             header, payload = mutations.taken_apart(body)
-            path.write_bytes(mutations.together(json.dumps(header).encode() + b" " * (101 * 10**6), payload))
+            path.write_bytes(
+                mutations.together(json.dumps(header).encode() + b" " * (101 * 10**6), payload)
+            )
         else:
             header, payload = mutations.taken_apart(body)
             header["__metadata__"]["note"] = "x" * 10**7
@@ -215,12 +264,23 @@ class Trial:
             if way == "load":
                 result = sapm.load(path, held["problem"])
             else:
-                result = sapm.resume(path, held["iterations"], problem=held["problem"], progress=False)
+                result = sapm.resume(
+                    path, held["iterations"], problem=held["problem"], progress=False
+                )
         except (ValueError, OSError) as error:
             wrong = ill_said(str(error).replace(str(path), "FILE"))
-            wrong = wrong or ("" if str(path) in str(error) or "problem given" in str(error) else "does not name the file")
+            wrong = wrong or (
+                ""
+                if str(path) in str(error) or "problem given" in str(error)
+                else "does not name the file"
+            )
             wrong = wrong or ("refused what was not damaged" if family == "rewritten" else "")
-            return {"outcome": "refused", "ok": not wrong, "why": wrong and f"{wrong}: {error!s:.400}", "said": str(error)[-200:]}
+            return {
+                "outcome": "refused",
+                "ok": not wrong,
+                "why": wrong and f"{wrong}: {error!s:.400}",
+                "said": str(error)[-200:],
+            }
         except MemoryError as error:
             return {"ok": False, "why": f"MemoryError: {error!s:.200}"}
         except Exception as error:
@@ -232,26 +292,54 @@ class Trial:
             wrong = unnamed(result)
             points = np.zeros((1, len(result.samples.names)))
             values = np.asarray(result.best(points))
-            wrong = wrong or ("" if np.isfinite(values).all() else f"its values are {values.tolist()}, and nothing says so")
+            wrong = wrong or (
+                ""
+                if np.isfinite(values).all()
+                else f"its values are {values.tolist()}, and nothing says so"
+            )
             repr(result), str(result.certificate)
             return {"outcome": "loaded as forged", "ok": not wrong, "why": wrong}
         values = result.best(held["points"])
         same = np.array_equal(values, held["values"]) and json.dumps(result.table) == held["table"]
-        return {"outcome": "loaded right", "ok": bool(same), "why": "" if same else "its numbers are not those of the original"}
+        return {
+            "outcome": "loaded right",
+            "ok": bool(same),
+            "why": "" if same else "its numbers are not those of the original",
+        }
 
     def _command(self, way: str, path: Path, here: Path, held: dict, family: str) -> dict:
-        (here / "points.csv").write_text(",".join(held["names"]) + "\n" + ",".join("0.25" for _ in held["names"]) + "\n")
-        more = {"predict": ["points.csv"], "report": ["--out", "r.html", "--json"], "export": ["u.npz"]}[way]
-        code, out, said, error = self.command(way, path, *(here / m if "." in m else m for m in more))
+        (here / "points.csv").write_text(
+            ",".join(held["names"]) + "\n" + ",".join("0.25" for _ in held["names"]) + "\n"
+        )
+        more = {
+            "predict": ["points.csv"],
+            "report": ["--out", "r.html", "--json"],
+            "export": ["u.npz"],
+        }[way]
+        code, out, said, error = self.command(
+            way, path, *(here / m if "." in m else m for m in more)
+        )
         if error is not None or code not in (0, 2):
-            return {"ok": False, "why": f"exit code {code}: {type(error).__name__} {error!s:.200}: {said[-300:]}"}
+            return {
+                "ok": False,
+                "why": f"exit code {code}: {type(error).__name__} {error!s:.200}: {said[-300:]}",
+            }
         if code == 2:
             wrong = ill_said(said.replace(str(path), "FILE")) or (
                 "" if said.startswith("sapm: ") and not out else "is not one line"
             )
-            return {"outcome": "refused", "ok": not wrong, "why": wrong and f"{wrong}: {said[:400]}", "said": said[-200:]}
+            return {
+                "outcome": "refused",
+                "ok": not wrong,
+                "why": wrong and f"{wrong}: {said[:400]}",
+                "said": said[-200:],
+            }
         if family == "forged" or way == "export":
-            return {"outcome": "loaded as forged" if family == "forged" else "loaded right", "ok": True, "why": ""}
+            return {
+                "outcome": "loaded as forged" if family == "forged" else "loaded right",
+                "ok": True,
+                "why": "",
+            }
         if way == "predict":
             numbers = [float(v) for v in out.splitlines()[1].split(",")][len(held["names"]) :]
             wanted = np.atleast_1d(self._value(held)).tolist()
@@ -261,7 +349,11 @@ class Trial:
                 "why": "" if numbers == wanted else f"{numbers} != {wanted}",
             }
         same = json.loads(out)["seeds"] == json.loads(held["table"])
-        return {"outcome": "loaded right", "ok": same, "why": "" if same else "its table is not that of the original"}
+        return {
+            "outcome": "loaded right",
+            "ok": same,
+            "why": "" if same else "its table is not that of the original",
+        }
 
     def _value(self, held: dict):
         import sapm
@@ -274,11 +366,17 @@ class Trial:
 
     def _folder(self, draw, here: Path, about: dict):
         """A run folder with something wrong in it, continued."""
-        run, outside = here / "run", here / "outside"
+        run = here / "run"
+        outside = here / "outside"
         shutil.copytree(self.originals / "run", run)
         outside.write_text("mine")
-        checkpoint, right = run / "checkpoint" / "latest.sapm", True
-        kind = str(draw.choice(["checkpoint", "no checkpoint", "side", "stray", "link", "link to folder", "json"]))
+        checkpoint = run / "checkpoint" / "latest.sapm"
+        right = True
+        kind = str(
+            draw.choice(
+                ["checkpoint", "no checkpoint", "side", "stray", "link", "link to folder", "json"]
+            )
+        )
         about["kind"] = kind
         if kind == "checkpoint":
             make = list(mutations.BYTES.values())[int(draw.integers(len(mutations.BYTES)))]
@@ -287,11 +385,23 @@ class Trial:
             checkpoint.unlink()
         elif kind in ("side", "json"):  # none of these is read
             for file in ("config.json", "env.json", "history.jsonl", "summary.json", "model.sapm"):
-                (run / file).write_bytes(draw.bytes(20) if kind == "side" else b'{"depth": -1, "options": null}')
+                (run / file).write_bytes(
+                    draw.bytes(20) if kind == "side" else b'{"depth": -1, "options": null}'
+                )
         elif kind == "stray":
             (run / "checkpoint" / ".latest.sapm.x1").write_bytes(draw.bytes(50))
         elif kind == "link":
-            name = str(draw.choice([".lock", "history.jsonl", "config.json", "model.sapm", "checkpoint/latest.sapm"]))
+            name = str(
+                draw.choice(
+                    [
+                        ".lock",
+                        "history.jsonl",
+                        "config.json",
+                        "model.sapm",
+                        "checkpoint/latest.sapm",
+                    ]
+                )
+            )
             if name == "checkpoint/latest.sapm":
                 outside.write_bytes(checkpoint.read_bytes())
             (run / name).unlink(missing_ok=True)
@@ -307,20 +417,35 @@ class Trial:
         def call() -> dict:
             code, out, said, error = self.command("resume", run, "--json", "-q")
             if error is not None or code not in (0, 2):
-                return {"ok": False, "why": f"exit code {code}: {type(error).__name__} {error!s:.200}: {said[-300:]}"}
+                return {
+                    "ok": False,
+                    "why": f"exit code {code}: {type(error).__name__} {error!s:.200}: "
+                    f"{said[-300:]}",
+                }
             if outside.read_bytes() != kept:
                 return {"ok": False, "why": "wrote to a file outside the run folder"}
             if code == 2:
                 wrong = ill_said(said) or ("refused what was not damaged" if known else "")
-                return {"outcome": "refused", "ok": not wrong, "why": wrong and f"{wrong}: {said[:400]}", "said": said[-200:]}
+                return {
+                    "outcome": "refused",
+                    "ok": not wrong,
+                    "why": wrong and f"{wrong}: {said[:400]}",
+                    "said": said[-200:],
+                }
             rows = [row for found in json.loads(out).values() for row in found["seeds"]]
             same = rows == json.loads(self.held["transport"]["table"]) and kind != "link to folder"
-            return {"outcome": "loaded right", "ok": same, "why": "" if same else "its table is not that of the original"}
+            return {
+                "outcome": "loaded right",
+                "ok": same,
+                "why": "" if same else "its table is not that of the original",
+            }
 
         return call
 
     def _table(self, draw, here: Path, about: dict):
-        """A CSV file for `sapm predict`; `wanted`: the points it names, or None if it is to be refused."""
+        """A CSV file for `sapm predict`; `wanted`: the points it names, or None if it is to be
+        refused.
+        """
         path = here / "points.csv"
         point = [round(float(v), 6) for v in draw.normal(size=2)]
         t, x = (repr(v) for v in point)
@@ -340,8 +465,8 @@ class Trial:
             "short": (f"t,x\n{t}\n".encode(), None),
             "ragged": (f"t,x\n{t},{x}\n{t},{x},7\n".encode(), None),
             "decimal commas": (b"t;x\n0,5;1,5\n", None),
-            "text": (f"t,x\n{t},{draw.choice(['abc', '1.2.3', '--', '1_0', '0x10', 'TRUE', '1e', '١', '½'])}\n".encode(), None),
-            "not finite": (f"t,x\n{t},{draw.choice(['inf', '-inf', 'nan', 'NaN', '1e999', 'Infinity'])}\n".encode(), None),
+            "text": (f"t,x\n{t},{draw.choice(NOT_NUMBERS)}\n".encode(), None),
+            "not finite": (f"t,x\n{t},{draw.choice(NOT_FINITE)}\n".encode(), None),
             "huge": (f"t,x\n{t},{draw.choice(['1e300', '-1e308', '1e-320'])}\n".encode(), "finite"),
             "long cell": (f"t,x\n{t},{'9' * 10**6}\n".encode(), None),
             "long line": (b"t,x\n" + b"0," * (36 * 10**6), None),
@@ -368,23 +493,46 @@ class Trial:
             path.write_bytes(body)
 
         def call() -> dict:
-            code, out, said, error = self.command("predict", self.originals / "transport.sapm", path)
+            code, out, said, error = self.command(
+                "predict", self.originals / "transport.sapm", path
+            )
             if error is not None or code not in (0, 2):
-                return {"ok": False, "why": f"exit code {code}: {type(error).__name__} {error!s:.200}: {said[-300:]}"}
+                return {
+                    "ok": False,
+                    "why": f"exit code {code}: {type(error).__name__} {error!s:.200}: "
+                    f"{said[-300:]}",
+                }
             if code == 2:
-                wrong = ill_said(said) or ("refused what was right" if isinstance(wanted, list) else "")
-                return {"outcome": "refused", "ok": not wrong, "why": wrong and f"{wrong}: {said[:400]}", "said": said[-200:]}
-            rows = [[float(row[name]) for name in ("t", "x", "u")] for row in csv.DictReader(out.splitlines())]
-            right = wanted == "finite" or (wanted is not None and [row[:2] for row in rows] == wanted)
+                wrong = ill_said(said) or (
+                    "refused what was right" if isinstance(wanted, list) else ""
+                )
+                return {
+                    "outcome": "refused",
+                    "ok": not wrong,
+                    "why": wrong and f"{wrong}: {said[:400]}",
+                    "said": said[-200:],
+                }
+            rows = [
+                [float(row[name]) for name in ("t", "x", "u")]
+                for row in csv.DictReader(out.splitlines())
+            ]
+            right = wanted == "finite" or (
+                wanted is not None and [row[:2] for row in rows] == wanted
+            )
             right = bool(right and np.isfinite(rows).all())
-            return {"outcome": "loaded right", "ok": right, "why": "" if right else f"gave {out[:200]!r}"}
+            return {
+                "outcome": "loaded right",
+                "ok": right,
+                "why": "" if right else f"gave {out[:200]!r}",
+            }
 
         return call
 
 
 def main() -> int:
     given = harness.arguments(__doc__.splitlines()[0], 1000).parse_args()  # type: ignore[union-attr]
-    began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="sapm-originals-"))
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="sapm-originals-"))
     try:
         with harness.shared_programs():
             make_originals(folder)

@@ -1,4 +1,4 @@
-"""Absurd and nearly right input, drawn by hypothesis: the command line, run configurations, problems, data.
+"""Fuzz the command line, run configurations, problems and data with wrong and odd input.
 
     PYTHONPATH=. python trials/fuzz.py --cases 10000 --jobs 8 --out fuzz.json
 
@@ -7,11 +7,12 @@
 A case passes if it ends within 60 seconds with
 
 * a result whose numbers are finite, or whose table, reasons or certificate name what is not; or
-* a ValueError or TypeError (for files an OSError) in one sentence without words of the libraries below (`harness.INTERNAL`); or
-* what the user's own function raised, as it was raised;
+* a ValueError or TypeError (for files an OSError) in one sentence without words of the libraries
+  below (`harness.INTERNAL`); or * what the user's own function raised, as it was raised;
 
-on the command line with the exit code 0, 2, 3 or 4, where 2 prints one line `sapm: …` or the usage, `--json` prints JSON and
-nothing prints a traceback. Nothing may be written outside the case's folder, and no program started.
+on the command line with the exit code 0, 2, 3 or 4, where 2 prints one line `sapm: …` or the usage,
+`--json` prints JSON and nothing prints a traceback. Nothing may be written outside the case's
+folder, and no program started.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Trial:
         warnings.simplefilter("ignore")
         from trials import fuzz_command, fuzz_data, fuzz_problem
 
-        self.scratch, self.plan, self.seed = scratch, plan, seed
+        self.scratch = scratch
+        self.plan = plan
+        self.seed = seed
         self.parts: dict = {}
         self.makers = {
             "cli": fuzz_command.Command,
@@ -54,7 +57,8 @@ class Trial:
         import hypothesis
 
         part, count = self.plan[case]
-        one, examples = self.parts[part], []
+        one = self.parts[part]
+        examples = []
         settings = hypothesis.settings(
             max_examples=count,
             database=None,
@@ -83,7 +87,9 @@ class Trial:
         finally:
             self.watch.on = False
         named = isinstance(drawn, list) and any(word.startswith("mine.py:") for word in drawn)
-        broke = self.watch.take("exec of" if named else "\0")  # code is run where the command line names it
+        broke = self.watch.take(
+            "exec of" if named else "\0"
+        )  # code is run where the command line names it
         if broke:
             found |= {"ok": False, "why": f"did what it may not: {broke}"}
         if not found["ok"]:
@@ -93,7 +99,11 @@ class Trial:
 
 def planned(count: int, only: str | None) -> list[tuple[str, int]]:
     """(part, examples) of every batch; parts take turns."""
-    left = {part: round(count * share) for part, share in PARTS.items()} if only is None else {only: count}
+    left = (
+        {part: round(count * share) for part, share in PARTS.items()}
+        if only is None
+        else {only: count}
+    )
     found = []
     while any(left.values()):
         for part, n in left.items():
@@ -107,7 +117,8 @@ def main() -> int:
     parser = harness.arguments(__doc__.splitlines()[0], 10_000, counts=("--cases",))  # type: ignore[union-attr]
     parser.add_argument("--part", choices=list(PARTS), help="only this one")
     given = parser.parse_args()
-    began, plan = time.monotonic(), planned(given.count, given.part)
+    began = time.monotonic()
+    plan = planned(given.count, given.part)
     with harness.shared_programs():
         batches = harness.run(Trial, (plan, given.seed), range(len(plan)), given.jobs)
     found = []

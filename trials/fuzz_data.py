@@ -1,4 +1,4 @@
-"""Data of extreme scale, shape and type, through `sapm.Regression`, `sapm.solve` and `SAPMRegressor`."""
+"""Data of extreme scale, shape and type for `Regression`, `solve` and `SAPMRegressor`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,21 @@ scale = st.one_of(st.just(0), st.integers(-60, 60), st.integers(-320, 308))
 column = st.fixed_dictionaries(
     {
         "scale": scale,
-        "offset": st.one_of(st.just(0.0), st.just(0.0), st.sampled_from([1.0, -1.0, 1e6, 1e12, 1e16, -1e300])),
+        "offset": st.one_of(
+            st.just(0.0), st.just(0.0), st.sampled_from([1.0, -1.0, 1e6, 1e12, 1e16, -1e300])
+        ),
         "shape": st.sampled_from(
-            ["normal", "normal", "constant", "duplicates", "zero", "one large", "two values", "sorted", "integers"]
+            [
+                "normal",
+                "normal",
+                "constant",
+                "duplicates",
+                "zero",
+                "one large",
+                "two values",
+                "sorted",
+                "integers",
+            ]
         ),
     }
 )
@@ -55,7 +67,9 @@ def table(draw: np.random.Generator, n: int, columns: list[dict], spoil: str, wa
             base = {
                 "normal": lambda: draw.normal(size=n),
                 "constant": lambda: np.ones(n),
-                "duplicates": lambda: draw.normal(size=max(1, n // 4)).repeat(8)[:n] if n else np.zeros(0),
+                "duplicates": lambda: (
+                    draw.normal(size=max(1, n // 4)).repeat(8)[:n] if n else np.zeros(0)
+                ),
                 "zero": lambda: np.zeros(n),
                 "one large": lambda: np.where(np.arange(n) == 0, 1e9, draw.normal(size=n)),
                 "two values": lambda: draw.integers(0, 2, n).astype(float),
@@ -68,7 +82,12 @@ def table(draw: np.random.Generator, n: int, columns: list[dict], spoil: str, wa
             a.flat[int(draw.integers(a.size))] = value
         if a.size and spoil in ("none", "text", "complex", "huge int"):
             b = a.astype(object)
-            b.flat[int(draw.integers(a.size))] = {"none": None, "text": "1.5", "complex": 1j, "huge int": 10**400}[spoil]
+            b.flat[int(draw.integers(a.size))] = {
+                "none": None,
+                "text": "1.5",
+                "complex": 1j,
+                "huge int": 10**400,
+            }[spoil]
             return b
         if way in ("float32", "float16", "int8", "int64", "uint64", "bool", "object", "str"):
             return a.astype(way)
@@ -97,7 +116,21 @@ class Data:
             "y": st.lists(column, min_size=1, max_size=1) | st.lists(column, max_size=2),
             "spoil": st.tuples(odd, odd),
             "kind": st.tuples(kind, kind),
-            "weights": st.sampled_from([None, None, None, "ones", "zero", "negative", "one", "tiny", "huge", "short", "text"]),
+            "weights": st.sampled_from(
+                [
+                    None,
+                    None,
+                    None,
+                    "ones",
+                    "zero",
+                    "negative",
+                    "one",
+                    "tiny",
+                    "huge",
+                    "short",
+                    "text",
+                ]
+            ),
             "validation": st.sampled_from([None, None, None, "same", "wrong", "junk"]),
             "names": st.sampled_from(
                 [
@@ -130,8 +163,12 @@ class Data:
     def __call__(self, drawn: dict) -> dict:
         import sapm
 
-        draw, n = np.random.default_rng(drawn["seed"]), drawn["n"]
-        X, Y = (table(draw, n, drawn[name], drawn["spoil"][i], drawn["kind"][i]) for i, name in enumerate("xy"))
+        draw = np.random.default_rng(drawn["seed"])
+        n = drawn["n"]
+        X, Y = (
+            table(draw, n, drawn[name], drawn["spoil"][i], drawn["kind"][i])
+            for i, name in enumerate("xy")
+        )
         try:
             if drawn["way"] == "estimator":
                 return self._fit(sapm, X, Y)
@@ -142,20 +179,29 @@ class Data:
                 weights=self._weights(drawn["weights"], n),
                 validation=self._validation(drawn["validation"], X, Y),
             )
-            if drawn["way"] == "state" or problem.X.shape not in ((1, 1), (20, 1), (20, 2)) or problem.Y.shape[1] > 1:
+            if (
+                drawn["way"] == "state"
+                or problem.X.shape not in ((1, 1), (20, 1), (20, 2))
+                or problem.Y.shape[1] > 1
+            ):
                 return {"outcome": "accepted", "ok": True, "why": ""}
             method = drawn["method"] if problem.X.shape == (20, 1) else "auto"
             result = sapm.solve(problem, 2, 3, seeds=1, max_iter=2, method=method, progress=False)
             str(result.summary())
             values = result.best(np.asarray(problem.X))
-            wrong = unnamed(result) or ("" if np.isfinite(values).all() else "its values are not finite")
+            wrong = unnamed(result) or (
+                "" if np.isfinite(values).all() else "its values are not finite"
+            )
             return {"outcome": "result", "ok": not wrong, "why": wrong}
         except (ValueError, TypeError) as error:
-            wrong = ill_said(str(error), internal=drawn["way"] != "estimator" or "sapm" in where(error))
+            wrong = ill_said(
+                str(error), internal=drawn["way"] != "estimator" or "sapm" in where(error)
+            )
             return {
                 "outcome": "refused",
                 "ok": not wrong,
-                "why": wrong and f"{wrong}: {type(error).__name__}: {error!s:.300} at {where(error)}",
+                "why": wrong
+                and f"{wrong}: {type(error).__name__}: {error!s:.300} at {where(error)}",
             }
         except Exception as error:
             return {"ok": False, "why": f"{type(error).__name__}: {error!s:.300} at {where(error)}"}
@@ -183,7 +229,10 @@ class Data:
                 trace = error.__traceback__
                 while trace.tb_next is not None:  # type: ignore[union-attr]
                     trace = trace.tb_next  # type: ignore[union-attr]
-                if "sklearn" in trace.tb_frame.f_code.co_filename or "numpy" in trace.tb_frame.f_code.co_filename:  # type: ignore[union-attr]
+                if (
+                    "sklearn" in trace.tb_frame.f_code.co_filename
+                    or "numpy" in trace.tb_frame.f_code.co_filename
+                ):  # type: ignore[union-attr]
                     return {"outcome": "refused", "ok": True, "why": ""}
             raise
         wrong = wrong or ("" if np.isfinite(values).all() else "its predictions are not finite")

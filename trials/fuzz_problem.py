@@ -1,4 +1,4 @@
-"""Domains, conditions and residuals as nobody should write them."""
+"""Random domains, conditions and residuals, most of them wrong."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def raises(*_):
 
 
 NUMBERS: list[Any] = [
-    0, 1, -1, 2, 0.5, 1e-300, 1e-60, 1e-9, 1e9, 1e60, 1e300, 5e-324, 10**400, float("nan"), float("inf"), -float("inf"),
+    0, 1, -1, 2, 0.5, 1e-300, 1e-60, 1e-9, 1e9, 1e60, 1e300, 5e-324, 10**400, float("nan"),
+    float("inf"), -float("inf"),
     None, True, "1", "x",
-    1j, [1], (1, 2), {}, b"1", np.float32(0.5), np.int8(3), np.bool_(True), np.array(0.3), np.array([1.0, 2.0]), np.nan, object,
+    1j, [1], (1, 2), {}, b"1", np.float32(0.5), np.int8(3), np.bool_(True), np.array(0.3),
+    np.array([1.0, 2.0]), np.nan, object,
 ]  # fmt: skip
 number = st.one_of(st.sampled_from(NUMBERS), st.floats(-10, 10), st.integers(-3, 3))
 ends = st.one_of(
@@ -56,11 +58,33 @@ name = st.one_of(
     plain,
     plain,
     st.sampled_from(
-        ["value", "vector", "d", "_x", "class", "", " ", "x y", "é", "Ω", "𝔵", "x-", "<b>", "\x00", "u", "p", "xx", "tx"]
+        [
+            "value",
+            "vector",
+            "d",
+            "_x",
+            "class",
+            "",
+            " ",
+            "x y",
+            "é",
+            "Ω",
+            "𝔵",
+            "x-",
+            "<b>",
+            "\x00",
+            "u",
+            "p",
+            "xx",
+            "tx",
+        ]
     ),
 )
 box = st.tuples(st.just("box"), st.dictionaries(name, ends, max_size=3))
-usual = st.tuples(st.just("box"), st.sampled_from([{"x": (0, 1)}, {"t": (0, 1), "x": (-1, 1)}, {"x": (0, 1), "y": (0, 1)}]))
+usual = st.tuples(
+    st.just("box"),
+    st.sampled_from([{"x": (0, 1)}, {"t": (0, 1), "x": (-1, 1)}, {"x": (0, 1), "y": (0, 1)}]),
+)
 ball = st.tuples(
     st.just("ball"),
     st.one_of(st.integers(1, 3), number, st.just(10**9)),
@@ -160,9 +184,17 @@ RESIDUALS = {
 }
 g = st.one_of(st.sampled_from(["zero", "sine", "integer"]), st.sampled_from(sorted(FUNCTIONS)))
 faces = st.one_of(
-    st.none(), st.lists(st.sampled_from(["x-", "x+", "t-", "t+", "y-", "surface", "x", ""]), max_size=3), number, st.just("x-")
+    st.none(),
+    st.lists(st.sampled_from(["x-", "x+", "t-", "t+", "y-", "surface", "x", ""]), max_size=3),
+    number,
+    st.just("x-"),
 )
-points = st.one_of(st.none(), st.none(), number, st.sampled_from([[[0.0]], [[0.0, 0.5]], [[9, 9]], "x", [[0.0, np.nan]]]))
+points = st.one_of(
+    st.none(),
+    st.none(),
+    number,
+    st.sampled_from([[[0.0]], [[0.0, 0.5]], [[9, 9]], "x", [[0.0, np.nan]]]),
+)
 more = st.fixed_dictionaries(
     {},
     optional={
@@ -174,10 +206,22 @@ more = st.fixed_dictionaries(
 )
 few = st.one_of(st.just({}), st.just({}), more)
 condition = st.one_of(
-    st.tuples(st.sampled_from(["Initial", "InitialVelocity", "Inflow", "Dirichlet", "Neumann"]), st.tuples(g), few),
-    st.tuples(st.sampled_from(["Dirichlet", "Neumann"]), st.tuples(g), st.fixed_dictionaries({"faces": faces})),
-    st.tuples(st.just("Robin"), st.tuples(st.one_of(number, g), st.one_of(number, g), g), st.just({})),
-    st.tuples(st.just("Periodic"), st.lists(st.one_of(name, number), max_size=2).map(tuple), st.just({})),
+    st.tuples(
+        st.sampled_from(["Initial", "InitialVelocity", "Inflow", "Dirichlet", "Neumann"]),
+        st.tuples(g),
+        few,
+    ),
+    st.tuples(
+        st.sampled_from(["Dirichlet", "Neumann"]),
+        st.tuples(g),
+        st.fixed_dictionaries({"faces": faces}),
+    ),
+    st.tuples(
+        st.just("Robin"), st.tuples(st.one_of(number, g), st.one_of(number, g), g), st.just({})
+    ),
+    st.tuples(
+        st.just("Periodic"), st.lists(st.one_of(name, number), max_size=2).map(tuple), st.just({})
+    ),
     st.tuples(
         st.just("Observed"),
         st.tuples(
@@ -193,7 +237,11 @@ sensible = st.sampled_from(
         [("Dirichlet", ("zero",), {})],
         [("Initial", ("sine",), {}), ("Inflow", ("sine",), {})],
         [("Initial", ("sine",), {}), ("Dirichlet", ("zero",), {})],
-        [("Initial", ("zero",), {}), ("InitialVelocity", ("sine",), {}), ("Dirichlet", ("zero",), {})],
+        [
+            ("Initial", ("zero",), {}),
+            ("InitialVelocity", ("sine",), {}),
+            ("Dirichlet", ("zero",), {}),
+        ],
         [("Dirichlet", ("zero",), {"of": "u"}), ("Dirichlet", ("sine",), {"of": "v"})],
     ]
 )
@@ -206,7 +254,16 @@ settings = st.fixed_dictionaries(
             st.sampled_from(["relu", "sin", "x"]),
             number,
             st.sampled_from(
-                [jnp.sum, jnp.tanh, np.tanh, raises, lambda x: x > 0, lambda x: 1j * x, lambda x: None, lambda x: x / 0]
+                [
+                    jnp.sum,
+                    jnp.tanh,
+                    np.tanh,
+                    raises,
+                    lambda x: x > 0,
+                    lambda x: 1j * x,
+                    lambda x: None,
+                    lambda x: x / 0,
+                ]
             ),
         ),
         "points": st.one_of(number, points),
@@ -226,7 +283,19 @@ settings = st.fixed_dictionaries(
         "options": st.one_of(
             number,
             st.dictionaries(
-                st.sampled_from(["l2", "patience", "stall", "lifted", "order", "damping", "chunk", "survivors", "x"]),
+                st.sampled_from(
+                    [
+                        "l2",
+                        "patience",
+                        "stall",
+                        "lifted",
+                        "order",
+                        "damping",
+                        "chunk",
+                        "survivors",
+                        "x",
+                    ]
+                ),
                 number,
                 max_size=2,
             ),
@@ -259,17 +328,20 @@ def of_user(error: BaseException) -> bool:
 
 
 BASES = [  # each is right
-    {"domain": ("box", {"x": (0, 1)}), "residual": "first", "conditions": [("Inflow", ("zero",), {})]},
+    {"domain": ("box", {"x": (0, 1)}), "residual": "first", "conditions": [("Inflow", ("zero",),
+    {})]},
     {"domain": ("box", {"t": (0, 1), "x": (-1, 1)}), "residual": "transport",
      "conditions": [("Initial", ("sine",), {}), ("Inflow", ("sine",), {})]},
     {"domain": ("box", {"t": (0, 1), "x": (-1, 1)}), "residual": "heat",
      "conditions": [("Initial", ("sine",), {}), ("Dirichlet", ("zero",), {})]},
-    {"domain": ("box", {"x": (0, 1), "y": (0, 1)}), "residual": "second", "conditions": [("Dirichlet", ("sine",), {})]},
+    {"domain": ("box", {"x": (0, 1), "y": (0, 1)}), "residual": "second",
+    "conditions": [("Dirichlet", ("sine",), {})]},
     {"domain": ("box", {"t": (0, 1), "x": (-1, 1)}), "residual": "nonlinear",
      "conditions": [("Initial", ("sine",), {}), ("Dirichlet", ("zero",), {})]},
     {"domain": ("box", {"x": (0, 1)}), "residual": "system",
      "conditions": [("Dirichlet", ("zero",), {"of": "u"}), ("Dirichlet", ("sine",), {"of": "v"})]},
-    {"domain": ("ball", 2, 1.0, None, ("x", "y")), "residual": "second", "conditions": [("Dirichlet", ("sine",), {})]},
+    {"domain": ("ball", 2, 1.0, None, ("x", "y")), "residual": "second",
+    "conditions": [("Dirichlet", ("sine",), {})]},
 ]  # fmt: skip
 CHANGES = {
     "domain": domains,
@@ -277,7 +349,11 @@ CHANGES = {
     "conditions": st.one_of(sensible, st.lists(condition, max_size=3), number),
     "f": st.sampled_from(sorted(FUNCTIONS)),
     "exact": st.sampled_from(sorted(FUNCTIONS)),
-    "parameters": st.one_of(st.just({"k": 1.0}), st.dictionaries(st.one_of(name, st.integers(0, 3)), number, max_size=2), number),
+    "parameters": st.one_of(
+        st.just({"k": 1.0}),
+        st.dictionaries(st.one_of(name, st.integers(0, 3)), number, max_size=2),
+        number,
+    ),
     "features": st.one_of(st.tuples(number, number), st.just((2, 1.0)), number),
     "settings": settings,
     "more": condition,
@@ -287,8 +363,17 @@ CHANGES = {
 @st.composite
 def problems(draw):
     """A problem that is right, with up to three parts that are not."""
-    found: dict[str, Any] = {"kind": draw(st.sampled_from(["pde", "pde", "pde", "function"])), "train": draw(st.integers(0, 24))}
-    found |= {"f": "sine", "exact": None, "parameters": None, "features": None, "settings": {}} | draw(st.sampled_from(BASES))
+    found: dict[str, Any] = {
+        "kind": draw(st.sampled_from(["pde", "pde", "pde", "function"])),
+        "train": draw(st.integers(0, 24)),
+    }
+    found |= {
+        "f": "sine",
+        "exact": None,
+        "parameters": None,
+        "features": None,
+        "settings": {},
+    } | draw(st.sampled_from(BASES))
     about = CHANGES if found["kind"] == "pde" else ("domain", "f", "settings")
     for part in draw(st.lists(st.sampled_from(sorted(about)), max_size=3, unique=True)):
         found[part] = draw(CHANGES[part])
@@ -316,17 +401,26 @@ class Problem:
         if kind == "junk":
             return rest[0]
         a, b = (self._domain(sapm, part) for part in rest)
-        return {"|": lambda: a | b, "&": lambda: a & b, "-": lambda: a - b, "*": lambda: a * b}[kind]()
+        return {"|": lambda: a | b, "&": lambda: a & b, "-": lambda: a - b, "*": lambda: a * b}[
+            kind
+        ]()
 
     def _conditions(self, sapm, given):
-        if not isinstance(given, list) or not all(isinstance(c, tuple) and len(c) == 3 for c in given):
+        if not isinstance(given, list) or not all(
+            isinstance(c, tuple) and len(c) == 3 for c in given
+        ):
             return given
         made = []
         for kind, arguments, keywords in given:
             arguments = [
-                FUNCTIONS.get(a, a) if isinstance(a, str) and kind not in ("Periodic", "Observed") else a for a in arguments
+                FUNCTIONS.get(a, a)
+                if isinstance(a, str) and kind not in ("Periodic", "Observed")
+                else a
+                for a in arguments
             ]
-            made.append(arguments[0] if kind == "junk" else getattr(sapm, kind)(*arguments, **keywords))
+            made.append(
+                arguments[0] if kind == "junk" else getattr(sapm, kind)(*arguments, **keywords)
+            )
         return made
 
     def __call__(self, drawn: dict) -> dict:
@@ -342,19 +436,29 @@ class Problem:
                 features = sapm.Fourier(*features) if isinstance(features, tuple) else features
                 exact = None if drawn["exact"] is None else FUNCTIONS[drawn["exact"]]
                 conditions = self._conditions(sapm, drawn["conditions"])
-                problem = sapm.PDE(domain, RESIDUALS[drawn["residual"]], conditions, exact, drawn["parameters"], features)
+                problem = sapm.PDE(
+                    domain,
+                    RESIDUALS[drawn["residual"]],
+                    conditions,
+                    exact,
+                    drawn["parameters"],
+                    features,
+                )
             stage = "sampled"
             problem.samples(8, 6, 5)
             stage = "planned"
-            from sapm.plan import plan
+            from sapm.driver.settings import plan
 
             given = SMALL | drawn["settings"]
             for name in ("on_record", "devices"):
                 given.pop(name, None)
-            config, _ = plan(problem, **given)
+            config = plan(problem, **given).to_dict()
             stage = "solved"
             bounded = (
-                config["depth"] <= 3 and config["max_iter"] <= 3 and len(config["seeds"]) <= 2 and np.max(config["width"]) <= 4
+                config["depth"] <= 3
+                and config["max_iter"] <= 3
+                and len(config["seeds"]) <= 2
+                and np.max(config["width"]) <= 4
             )
             if drawn["train"] or not bounded:
                 return {"outcome": "accepted", "ok": True, "why": ""}
@@ -379,7 +483,8 @@ class Problem:
 
 def where(error: BaseException) -> str:
     """The last line of ours."""
-    trace, found = error.__traceback__, ""
+    trace = error.__traceback__
+    found = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if "/sapm/" in file and "site-packages" not in file:

@@ -1,4 +1,4 @@
-"""Cases in worker processes, with a limit of time and memory for each; what a case may not do; and the verdict.
+"""Run cases in worker processes with limits of time and memory, and judge the outcomes.
 
 A worker that crashes or hangs is the failure of its case alone: another one takes its place.
 """
@@ -23,21 +23,28 @@ from multiprocessing import get_context
 from multiprocessing.connection import wait
 from pathlib import Path
 
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false"
+)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
     os.environ.setdefault(_name, "1")
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
-HANG = float(os.environ.get("SAPM_TRIAL_SECONDS", "60"))  # of a case; more where other work has the cores
+HANG = float(
+    os.environ.get("SAPM_TRIAL_SECONDS", "60")
+)  # of a case; more where other work has the cores
 START = 240.0  # seconds until a worker is ready
 AIR = 3 * 2**30  # bytes of address space for a case beyond what its worker has
 
 # Words of the libraries below us: a sentence for a user has none of them.
 INTERNAL = re.compile(
-    r"\bjax\.(?!numpy)|\bjaxlib|\bXLA|[Tt]racer|\bjnp\.(?!tanh|where|sin)|\bdtype\b(?!=)|ufunc|broadcast|PyTree|pytree|\bvmap\b|\bjit\b|einsum|"
-    r"unsupported operand|not supported between|object is not|has no attribute|unexpected keyword|positional argument|"
-    r"invalid literal|could not convert|embedded null|inhomogeneous|codec can|object at 0x|Errno|list index|out of bounds|"
+    r"\bjax\.(?!numpy)|\bjaxlib|\bXLA|[Tt]racer|\bjnp\.(?!tanh|where|sin)|\bdtype\b(?!=)|ufunc|"
+    r"broadcast|PyTree|pytree|\bvmap\b|\bjit\b|einsum|"
+    r"unsupported operand|not supported between|object is not|has no attribute|"
+    r"unexpected keyword|positional argument|"
+    r"invalid literal|could not convert|embedded null|inhomogeneous|codec can|object at 0x|Errno|"
+    r"list index|out of bounds|"
     r"Expecting |recursion|NoneType|__[a-z]+__|safe_open|HLO"
 )
 LONGEST = 1200  # characters of a sentence
@@ -58,7 +65,9 @@ def ill_said(text: str, internal: bool = True) -> str:
 
 
 def unnamed(result) -> str:
-    """A number of a result that is not finite and that nothing in the result names as such; "" if there is none."""
+    """A number of a result that is not finite and that nothing in the result names as such; "" if
+    there is none.
+    """
     for row in result.table:
         bad = [k for k, v in row.items() if isinstance(v, float) and v - v != 0]
         said = f"{row['status']} {row['reason']} {result.certificate}"
@@ -70,17 +79,23 @@ def unnamed(result) -> str:
 # ---------------------------------------------------------------- what a case may not do
 
 FORBIDDEN = {
-    "pickle.find_class", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn",
-    "socket.connect", "socket.bind", "socket.getaddrinfo", "urllib.Request", "webbrowser.open", "ctypes.dlopen", "code.__new__",
+    "pickle.find_class", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork",
+    "os.forkpty", "pty.spawn",
+    "socket.connect", "socket.bind", "socket.getaddrinfo", "urllib.Request", "webbrowser.open",
+    "ctypes.dlopen", "code.__new__",
 }  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Watch:
-    """An audit hook: code that is run, programs that are started, and files that are written outside a folder, while it is on."""
+    """An audit hook: code that is run, programs that are started, and files that are written
+    outside a folder, while it is on.
+    """
 
     def __init__(self, folder: Path):
-        self.folder, self.on, self.seen = os.path.realpath(folder), False, []
+        self.folder = os.path.realpath(folder)
+        self.on = False
+        self.seen = []
         self.cache = os.environ.get(CACHE, "\0")
         sys.addaudithook(self._hook)
 
@@ -89,7 +104,11 @@ class Watch:
             return
         if event in FORBIDDEN:
             self.seen.append(f"{event} {args!r:.200}")
-        elif event == "exec" and getattr(args[0], "co_filename", "").startswith("/") and self._mine(args[0].co_filename):
+        elif (
+            event == "exec"
+            and getattr(args[0], "co_filename", "").startswith("/")
+            and self._mine(args[0].co_filename)
+        ):
             self.seen.append(f"exec of {args[0].co_filename}")
         elif event in (
             "open",
@@ -105,14 +124,17 @@ class Watch:
             self._file(event, args)
 
     def _mine(self, path) -> bool:
-        return isinstance(path, (str, bytes, os.PathLike)) and os.path.realpath(os.fsdecode(path)).startswith(self.folder)
+        return isinstance(path, (str, bytes, os.PathLike)) and os.path.realpath(
+            os.fsdecode(path)
+        ).startswith(self.folder)
 
     def _file(self, event: str, args: tuple) -> None:
         path = args[0]
         if not isinstance(path, (str, bytes, os.PathLike)) or os.fsdecode(path) == os.devnull:
             return
         if event == "open":
-            mode, flags = args[1], args[2]
+            mode = args[1]
+            flags = args[2]
             if not (set(mode or "") & set("wax+") or (mode is None and flags & WRITES)):
                 return
         if not self._mine(path) and not os.fsdecode(path).startswith(self.cache):
@@ -120,7 +142,8 @@ class Watch:
 
     def take(self, but: str = "\0") -> str:
         """The first that was seen, but for those that begin so; and all are forgotten."""
-        found, self.seen = [s for s in self.seen if not s.startswith(but)], []
+        found = [s for s in self.seen if not s.startswith(but)]
+        self.seen = []
         return found[0] if found else ""
 
 
@@ -166,7 +189,10 @@ def attempt(case: int, one: Callable[[int], dict], seconds: float = HANG) -> dic
     except Hung:
         found = {"ok": False, "why": f"took more than {seconds:g} seconds"}
     except Exception as error:
-        found = {"ok": False, "why": f"the trial itself: {type(error).__name__}: {str(error)[:300]}"}
+        found = {
+            "ok": False,
+            "why": f"the trial itself: {type(error).__name__}: {str(error)[:300]}",
+        }
     return {"case": case, **found, "seconds": round(time.monotonic() - began, 3)}
 
 
@@ -209,10 +235,12 @@ class Worker:
         self.process.start()
         theirs.close()
         self.case: int | None = None
-        self.since, self.ready = time.monotonic(), False
+        self.since = time.monotonic()
+        self.ready = False
 
     def give(self, case: int) -> None:
-        self.case, self.since = case, time.monotonic()
+        self.case = case
+        self.since = time.monotonic()
         self.line.send(case)
 
     def end(self) -> None:
@@ -224,11 +252,15 @@ class Worker:
 
 
 def run(prepare: Callable, arguments: tuple, cases: Sequence[int], jobs: int) -> list[dict]:
-    """Every case, `jobs` at a time; `prepare(scratch folder, *arguments)` gives in each worker the function of a case.
+    """Every case, `jobs` at a time; `prepare(scratch folder, *arguments)` gives in each worker the
+    function of a case.
 
     A worker that gives no sign of life (`alive`) for longer than a case may take is ended.
     """
-    waiting, found, workers, deaths = list(reversed(cases)), [], [], 0
+    waiting = list(reversed(cases))
+    found = []
+    workers = []
+    deaths = 0
     try:
         while waiting or any(w.case is not None for w in workers):
             while len(workers) < min(jobs, len(waiting) + sum(w.case is not None for w in workers)):
@@ -261,7 +293,14 @@ def run(prepare: Callable, arguments: tuple, cases: Sequence[int], jobs: int) ->
                     why = "hung" if late else f"crashed: exit code {w.process.exitcode}"
                     deaths += w.case is None
                     if w.case is not None:
-                        found.append({"case": w.case, "ok": False, "why": why, "seconds": time.monotonic() - w.since})
+                        found.append(
+                            {
+                                "case": w.case,
+                                "ok": False,
+                                "why": why,
+                                "seconds": time.monotonic() - w.since,
+                            }
+                        )
                     elif deaths > 2:
                         raise RuntimeError(f"a worker did not get ready: {why}.")
     finally:
@@ -305,20 +344,37 @@ def verdict(name: str, found: Sequence[dict], began: float, out: Path | None, **
     """Print one line (and what failed), write the JSON file; 1 if a case failed, else 0."""
     failed = [f for f in found if not f["ok"]]
     outcomes = Counter(f.get("outcome", "failed") for f in found if f["ok"])
-    families = {k: Counter(f.get("outcome", "failed") if f["ok"] else "failed" for f in found if f.get("family") == k)
+    families = {k: Counter(f.get("outcome",
+    "failed") if f["ok"] else "failed" for f in found if f.get("family") == k)
                 for k in sorted({str(f.get("family")) for f in found})}  # fmt: skip
     grown = max((f.get("grown_mb", 0.0) for f in found), default=0.0)
     seconds = time.monotonic() - began
     said = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     memory_said = f"; memory grew by at most {grown:.0f} MB in a case" if grown else ""
-    line = f"{name}: {len(found)} cases: {said}; {len(failed)} failed{memory_said}; the longest took "
+    line = (
+        f"{name}: {len(found)} cases: {said}; {len(failed)} failed{memory_said}; the longest took "
+    )
     line += f"{max((f['seconds'] for f in found), default=0):.1f} s ({seconds:.0f} s in all)"
     for f in failed[:40]:
         print(f"FAILED {json.dumps(f, default=str)[:900]}")
     print(("PASSED " if not failed else "FAILED ") + line)
     if out is not None:
-        content = {"trial": name, "verdict": line, "passed": not failed, "count": len(found), "outcomes": outcomes,
-                   "families": families, "failures": failed, "grown_mb": grown, "seconds": round(seconds, 1)}  # fmt: skip
+        content = {
+            "trial": name,
+            "verdict": line,
+            "passed": not failed,
+            "count": len(found),
+            "outcomes": outcomes,
+            "families": families,
+            "failures": failed,
+            "grown_mb": grown,
+            "seconds": round(seconds, 1),
+        }
         slowest = sorted(found, key=lambda f: -f["seconds"])[:20]
-        out.write_text(json.dumps(content | more | {"slowest": slowest, "cases": list(found)}, indent=1, default=str) + "\n")
+        out.write_text(
+            json.dumps(
+                content | more | {"slowest": slowest, "cases": list(found)}, indent=1, default=str
+            )
+            + "\n"
+        )
     return int(bool(failed))

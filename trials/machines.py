@@ -1,12 +1,14 @@
-"""The same numbers elsewhere? A fixed set of small problems, solved and written down, and two such files compared.
+"""Solve a fixed set of small problems, and compare the results of two machines.
 
     PYTHONPATH=. python trials/machines.py run --out a.json
-    PYTHONPATH=. python trials/machines.py compare a.json b.json             within what docs/trust.md promises?
-    PYTHONPATH=. python trials/machines.py compare a.json b.json --exact     bit for bit?
-    PYTHONPATH=. python trials/machines.py twice                             two processes here: bit for bit?
+    PYTHONPATH=. python trials/machines.py compare a.json b.json             within what
+    docs/trust.md promises? PYTHONPATH=. python trials/machines.py compare a.json b.json --exact
+    bit for bit?
+    PYTHONPATH=. python trials/machines.py twice                             two processes here: bit
+    for bit?
 
-Differences of losses are relative to the larger one, or to 1e-20 of the loss at the start where that is more: below, a loss is
-rounding. Differences of the networks are relative to their values.
+Differences of losses are relative to the larger one, or to 1e-20 of the loss at the start where
+that is more: below, a loss is rounding. Differences of the networks are relative to their values.
 """
 
 from __future__ import annotations
@@ -27,15 +29,21 @@ import stated
 from common import ROOT, Cores, Place, Process, jobs_option, side_by_side, verdict
 
 import sapm
-from sapm.environment import environment
+from sapm.results.files import environment
 
 PLACES = {"points": 60, "boundary_points": 30, "test_points": 40}
 SMALL = {"depth": 3, "width": 6, "seeds": 2, "max_iter": 100, "progress": False}
 CASES = {
     "data, auto (lifted Gauss-Newton)": ("curve", {}),
-    "data, PM, sweeps, relu": ("curve", {"model": "pm", "method": "alternating", "activation": "relu"}),
+    "data, PM, sweeps, relu": (
+        "curve",
+        {"model": "pm", "method": "alternating", "activation": "relu"},
+    ),
     "data, SAPM, sweeps, tanh": ("surface", {"method": "alternating"}),
-    "data, SAPM, sweeps, mixed precision": ("surface", {"method": "alternating", "options": {"precision": "mixed"}}),
+    "data, SAPM, sweeps, mixed precision": (
+        "surface",
+        {"method": "alternating", "options": {"precision": "mixed"}},
+    ),
     "data, LS, gradient descent": ("surface", {"model": "ls", "method": "gd"}),
     "data, LS, Adam": ("surface", {"model": "ls", "method": "adam"}),
     "data, LS, L-BFGS": ("surface", {"model": "ls", "method": "lbfgs"}),
@@ -47,7 +55,11 @@ CASES = {
 }
 AFTER = (0, 1, 2, 5, 10, 20, 50, 100)  # iterations
 FLOOR = 1e-20  # of the first loss
-PROMISED = {0: 1e-12, 1: 1e-9, 10: 1e-6}  # iteration → largest relative difference of the losses up to it, in double precision
+PROMISED = {
+    0: 1e-12,
+    1: 1e-9,
+    10: 1e-6,
+}  # iteration → largest relative difference of the losses up to it, in double precision
 MIXED = 1e-3  # the same for mixed precision, up to iteration 10
 
 
@@ -58,8 +70,12 @@ def solved(name: str) -> dict:
     began = time.perf_counter()
     result = sapm.solve(asked, **(SMALL | settings))
     held = result.samples.terms[0]
-    x = np.asarray(held.x.value if held.points is None else held.points)[:20, : len(result.samples.names)]
-    weights = b"".join(np.ascontiguousarray(a).tobytes() for u in result.seeds for pair in u.weights for a in pair)
+    x = np.asarray(held.x.value if held.points is None else held.points)[
+        :20, : len(result.samples.names)
+    ]
+    weights = b"".join(
+        np.ascontiguousarray(a).tobytes() for u in result.seeds for pair in u.weights for a in pair
+    )
     return {
         "seconds": time.perf_counter() - began,
         "loss": result.history["loss"].tolist(),
@@ -90,7 +106,15 @@ def twice(only: str, jobs: int) -> list[dict]:
         def made(k: int) -> dict:
             file = Path(folder) / f"{k}.json"
             with cores.taken() as mine:
-                command = [sys.executable, str(ROOT / "trials" / "machines.py"), "run", "--only", only, "--out", str(file)]
+                command = [
+                    sys.executable,
+                    str(ROOT / "trials" / "machines.py"),
+                    "run",
+                    "--only",
+                    only,
+                    "--out",
+                    str(file),
+                ]
                 process = Process(command, place.variables, mine)
                 if process.end() != 0:
                     raise RuntimeError(process.errors)
@@ -100,12 +124,15 @@ def twice(only: str, jobs: int) -> list[dict]:
 
 
 def compare(a: dict, b: dict) -> list[dict]:
-    """Case by case: whether all bits are equal, the largest relative difference of both losses up to k iterations, and of
-    the networks at the end."""
+    """Case by case: whether all bits are equal, the largest relative difference of both losses up
+    to k iterations, and of the networks at the end."""
     rows = []
     for name in [name for name in a["cases"] if name in b["cases"]]:
-        one, other = a["cases"][name], b["cases"][name]
-        pairs = [np.array([x[key] for key in ("loss", "mean_squared_loss")], float) for x in (one, other)]
+        one = a["cases"][name]
+        other = b["cases"][name]
+        pairs = [
+            np.array([x[key] for key in ("loss", "mean_squared_loss")], float) for x in (one, other)
+        ]
         count = min(p.shape[2] for p in pairs)
         p, q = (x[:, :, :count] for x in pairs)
         scale = np.maximum(np.maximum(np.abs(p), np.abs(q)), FLOOR * np.abs(p[:, :, :1]))
@@ -114,7 +141,10 @@ def compare(a: dict, b: dict) -> list[dict]:
         at = np.array(one["iteration"], int).max(0)[:count]
         u, v = (np.array(x["values"], float) for x in (one, other))
         size = np.sqrt(np.mean(u**2, axis=(1, 2)))
-        same = all(one[key] == other[key] for key in ("loss", "mean_squared_loss", "iteration", "values", "sha256", "rows"))
+        same = all(
+            one[key] == other[key]
+            for key in ("loss", "mean_squared_loss", "iteration", "values", "sha256", "rows")
+        )
         rows.append(
             {
                 "case": name,
@@ -139,10 +169,17 @@ def promise(row: dict, k: int) -> float:
 
 def judged(rows: list[dict], exact: bool) -> tuple[bool, str]:
     """Print the table, and say whether it is as it should be."""
-    print(f"  {'largest relative difference of the losses after':52}" + "".join(f"{k:>9}" for k in AFTER) + "   networks  bits")
+    print(
+        f"  {'largest relative difference of the losses after':52}"
+        + "".join(f"{k:>9}" for k in AFTER)
+        + "   networks  bits"
+    )
     for row in rows:
         cells = "".join(f"{row['after'][k]:9.0e}" if k in row["after"] else " " * 9 for k in AFTER)
-        print(f"  {row['case']:52}{cells} {row['networks']:10.0e}  {'equal' if row['equal'] else 'differ'}")
+        print(
+            f"  {row['case']:52}{cells} {row['networks']:10.0e}  "
+            f"{'equal' if row['equal'] else 'differ'}"
+        )
     equal = sum(row["equal"] for row in rows)
     if exact:
         return equal == len(rows), f"{equal} of {len(rows)} cases equal bit for bit"
@@ -150,14 +187,19 @@ def judged(rows: list[dict], exact: bool) -> tuple[bool, str]:
     seen = {k: max((row["after"][k] for row in plain), default=0.0) for k in PROMISED}
     good = all(row["after"][k] <= promise(row, k) for row in rows for k in PROMISED)
     words = ", ".join(f"{seen[k]:.0e} after {k} (promised {PROMISED[k]:.0e})" for k in PROMISED)
-    return good, f"{equal} of {len(rows)} cases equal bit for bit; in double precision the losses differ by at most {words}"
+    return (
+        good,
+        f"{equal} of {len(rows)} cases equal bit for bit; in double precision the losses differ by "
+        f"at most {words}",
+    )
 
 
 def differing(a: dict, b: dict, prefix: str = "") -> list[str]:
     """What is not the same in two environments."""
     found = []
     for key in dict.fromkeys([*a, *b]):
-        x, y = a.get(key), b.get(key)
+        x = a.get(key)
+        y = b.get(key)
         if isinstance(x, dict) and isinstance(y, dict):
             found += differing(x, y, f"{prefix}{key}.")
         elif x != y:
@@ -166,19 +208,31 @@ def differing(a: dict, b: dict, prefix: str = "") -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("run", "compare", "twice"))
     parser.add_argument("files", nargs="*")
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--exact", action="store_true", help="compare: bit for bit")
     jobs_option(parser)
-    given, began = parser.parse_args(arguments), time.monotonic()
+    given = parser.parse_args(arguments)
+    began = time.monotonic()
     if given.what == "run":
         if not given.out:
             parser.error("run needs --out FILE")
         found = run(given.out, given.only)
-        finite = all(np.isfinite(np.array(case["loss"], float)).all() for case in found["cases"].values())
-        return verdict("machines", finite, f"{len(found['cases'])} cases solved, in {given.out}", {}, None, began)
+        finite = all(
+            np.isfinite(np.array(case["loss"], float)).all() for case in found["cases"].values()
+        )
+        return verdict(
+            "machines",
+            finite,
+            f"{len(found['cases'])} cases solved, in {given.out}",
+            {},
+            None,
+            began,
+        )
     if given.what == "compare":
         if len(given.files) != 2:
             parser.error("compare needs two files")
@@ -190,7 +244,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"  {line}")
     rows = compare(a, b)
     good, sentence = judged(rows, given.exact or given.what == "twice")
-    return verdict("machines", good and bool(rows), sentence, {"rows": rows, "environments": unlike}, given.out, began)
+    return verdict(
+        "machines",
+        good and bool(rows),
+        sentence,
+        {"rows": rows, "environments": unlike},
+        given.out,
+        began,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Damage for a model file: to its bytes, to its header, and to what it says while its checksum is made right again."""
+"""Damage a model file: its bytes, its header, or its content with a corrected checksum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ def together(header: Any, payload: bytes) -> bytes:
 def _place(draw: Draw, body: bytes) -> int:
     """Anywhere; one time in three in the header or at its ends."""
     n = 8 + int.from_bytes(body[:8], "little")
-    return int(draw.integers(min(n + 16, len(body)))) if draw.random() < 1 / 3 else int(draw.integers(len(body)))
+    return (
+        int(draw.integers(min(n + 16, len(body))))
+        if draw.random() < 1 / 3
+        else int(draw.integers(len(body)))
+    )
 
 
 def flip(draw: Draw, body: bytes) -> bytes:
@@ -51,20 +55,41 @@ def append(draw: Draw, body: bytes) -> bytes:
 
 
 def blank(draw: Draw, body: bytes) -> bytes:
-    at, length, fill = _place(draw, body), int(draw.choice([1, 8, 64, 4096])), bytes([int(draw.choice([0, 255, 32]))])
+    at = _place(draw, body)
+    length = int(draw.choice([1, 8, 64, 4096]))
+    fill = bytes([int(draw.choice([0, 255, 32]))])
     return body[:at] + fill * min(length, len(body) - at) + body[at + length :]
 
 
 def shuffle(draw: Draw, body: bytes) -> bytes:
     a, b = sorted(_place(draw, body) for _ in range(2))
-    return [body[b:] + body[:b], body[:a] + body[b:], body[:b] + body[a:], b"\xef\xbb\xbf" + body][int(draw.integers(4))]
+    return [body[b:] + body[:b], body[:a] + body[b:], body[:b] + body[a:], b"\xef\xbb\xbf" + body][
+        int(draw.integers(4))
+    ]
 
 
 def length(draw: Draw, body: bytes) -> bytes:
     """Another length of the header: none, a byte more, more than the file, 2⁶³ and beyond."""
     n = int.from_bytes(body[:8], "little")
     wrong = draw.choice(
-        np.array([0, 1, n - 8, n - 1, n + 1, n + 8, len(body), 10**8, 2**31, 2**40, 2**63 - 1, 2**63, 2**64 - 1], object)
+        np.array(
+            [
+                0,
+                1,
+                n - 8,
+                n - 1,
+                n + 1,
+                n + 8,
+                len(body),
+                10**8,
+                2**31,
+                2**40,
+                2**63 - 1,
+                2**63,
+                2**64 - 1,
+            ],
+            object,
+        )
     )
     return int(wrong).to_bytes(8, "little") + body[8:]
 
@@ -72,7 +97,8 @@ def length(draw: Draw, body: bytes) -> bytes:
 BYTES = {f.__name__: f for f in (flip, cut, append, blank, shuffle, length)}
 
 
-# ---------------------------------------------------------------- the header, its checksum left as it was
+# ---------------------------------------------------------------- the header, its checksum left as
+# it was
 
 
 def _tensor(draw: Draw, header: dict) -> str:
@@ -81,11 +107,16 @@ def _tensor(draw: Draw, header: dict) -> str:
 
 def _edit(draw: Draw, header: dict, payload: bytes) -> bytes:
     name = _tensor(draw, header)
-    entry, meta = header[name], header["__metadata__"]
+    entry = header[name]
+    meta = header["__metadata__"]
     begin, end = entry["data_offsets"]
     other = header[_tensor(draw, header)]
     edits: list[Callable[[], Any]] = [
-        lambda: entry.update(dtype=str(draw.choice(["F32", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "C64", "X", ""]))),
+        lambda: entry.update(
+            dtype=str(
+                draw.choice(["F32", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "C64", "X", ""])
+            )
+        ),
         lambda: entry.update(shape=list(reversed(entry["shape"]))),
         lambda: entry.update(shape=[*entry["shape"], 1]),
         lambda: entry.update(shape=[2**62, 4]),
@@ -101,12 +132,18 @@ def _edit(draw: Draw, header: dict, payload: bytes) -> bytes:
         lambda: header.update({f"{name}-": header.pop(name)}),
         lambda: header.update(extra={"dtype": "F64", "shape": [0], "data_offsets": [0, 0]}),
         lambda: header.update(extra=3),
-        lambda: meta.update(version=str(draw.choice(["2", "99", "10000000000", "-1", "1.0", "", "²", "١", "9" * 5000, " 1"]))),
+        lambda: meta.update(
+            version=str(
+                draw.choice(["2", "99", "10000000000", "-1", "1.0", "", "²", "١", "9" * 5000, " 1"])
+            )
+        ),
         lambda: meta.update(format=str(draw.choice(["pt", "", "Sapm"]))),
         lambda: meta.pop(str(draw.choice(["sha256", "about", "version", "format"]))),
         lambda: meta.update(sha256=str(draw.choice(["", "0" * 64, "x"]))),
         lambda: meta.update(about=meta["about"][: int(draw.integers(len(meta["about"])))]),
-        lambda: meta.update(about=str(draw.choice(["", "null", "[]", "{}", "[" * 10**5, "NaN", '"a"', "\ud800"]))),
+        lambda: meta.update(
+            about=str(draw.choice(["", "null", "[]", "{}", "[" * 10**5, "NaN", '"a"', "\ud800"]))
+        ),
         lambda: meta.update(version=1),
         lambda: header.update(__metadata__=[]),
         lambda: header.pop("__metadata__"),
@@ -135,19 +172,25 @@ def header(draw: Draw, body: bytes) -> bytes:
 
 
 def rewritten(draw: Draw, body: bytes) -> bytes:
-    """The same header in other words (the order of its entries, spaces, one entry more beside the checksum): no damage at all."""
+    """The same header in other words (the order of its entries, spaces, one entry more beside the
+    checksum): no damage at all.
+    """
     found, payload = taken_apart(body)
     names = list(found)
     draw.shuffle(names)
     found = {name: found[name] for name in names}
-    found["__metadata__"] = dict(reversed(found["__metadata__"].items())) | ({"note": "<b>"} if draw.random() < 0.5 else {})
+    found["__metadata__"] = dict(reversed(found["__metadata__"].items())) | (
+        {"note": "<b>"} if draw.random() < 0.5 else {}
+    )
     return together(json.dumps(found, indent=int(draw.integers(0, 3))).encode(), payload)
 
 
-# ---------------------------------------------------------------- forged: wrong contents under a right checksum
+# ---------------------------------------------------------------- forged: wrong contents under a
+# right checksum
 
 WRONG = [
-    None, True, 0, -1, 1, 2, 10**9, 10**30, 1.5, -0.0, float("nan"), float("inf"), 1e308, "", "x", "../../x", "<script>",
+    None, True, 0, -1, 1, 2, 10**9, 10**30, 1.5, -0.0, float("nan"), float("inf"), 1e308, "", "x",
+    "../../x", "<script>",
     "\x00",
     "sapm",
     "gauss-newton", "alternating", [], [1, 2], [[1], [2]], {}, {"a": {}},
@@ -156,7 +199,9 @@ WRONG = [
 
 
 def _somewhere(draw: Draw, tree: Any) -> tuple[Any, Any]:
-    """A container in a tree of JSON and a key of it; settings more often than the versions of packages."""
+    """A container in a tree of JSON and a key of it; settings more often than the versions of
+    packages.
+    """
     key = draw.choice([*["config"] * 3 * ("config" in tree), *(k for k in tree if k != "env")])
     while isinstance(tree[key], (dict, list)) and len(tree[key]) and draw.random() < 0.75:
         tree = tree[key]
@@ -179,7 +224,11 @@ def _reshaped(draw: Draw, a: np.ndarray) -> np.ndarray:
             lambda: a > 0,
             lambda: a.astype(np.uint8),
             lambda: np.full_like(a, np.nan) if a.dtype.kind == "f" else a - 10**6,
-            lambda: np.where(draw.random(a.shape) < 0.1, np.inf, a) if a.dtype.kind == "f" else a + 10**6,
+            lambda: (
+                np.where(draw.random(a.shape) < 0.1, np.inf, a)
+                if a.dtype.kind == "f"
+                else a + 10**6
+            ),
             lambda: a * 1e300 if a.dtype.kind == "f" else a * 0,
             lambda: a * 1e-300 if a.dtype.kind == "f" else -a,
             lambda: -a if a.dtype.kind != "b" else ~a,
@@ -191,9 +240,10 @@ def forged(draw: Draw, arrays: dict[str, np.ndarray], about: dict) -> bytes:
     """One or two wrong things, and a checksum that is right for them."""
     from safetensors.numpy import save
 
-    from sapm import store
+    from sapm.results import files
 
-    arrays, about = dict(arrays), json.loads(json.dumps(about))
+    arrays = dict(arrays)
+    about = json.loads(json.dumps(about))
     for _ in range(int(draw.integers(1, 3))):
         name = str(draw.choice(list(arrays)))
         way = draw.random()
@@ -206,15 +256,26 @@ def forged(draw: Draw, arrays: dict[str, np.ndarray], about: dict) -> bytes:
         elif way < 0.6:
             del arrays[name]
         elif way < 0.7:
-            arrays[str(draw.choice(["x", "network/W99", "samples/term7/x", "state/9999", "kept/0000", "history/x"]))] = arrays[
-                name
-            ]
+            arrays[
+                str(
+                    draw.choice(
+                        [
+                            "x",
+                            "network/W99",
+                            "samples/term7/x",
+                            "state/9999",
+                            "kept/0000",
+                            "history/x",
+                        ]
+                    )
+                )
+            ] = arrays[name]
         else:
             arrays[name] = np.ascontiguousarray(_reshaped(draw, arrays[name]))
         if not about or not arrays:
             break
     text = json.dumps(about)
-    meta = {"format": "sapm", "version": "1", "about": text, "sha256": store._digest(arrays, text)}
+    meta = {"format": "sapm", "version": "1", "about": text, "sha256": files._digest(arrays, text)}
     return save(arrays, meta)
 
 
@@ -233,7 +294,10 @@ class Evil:
 
 def others(marker: str) -> dict[str, bytes]:
     """Files of other formats; what unpickles them writes the marker."""
-    npy, npz, zipped, packed = io.BytesIO(), io.BytesIO(), io.BytesIO(), pickle.dumps(Evil(marker))
+    npy = io.BytesIO()
+    npz = io.BytesIO()
+    zipped = io.BytesIO()
+    packed = pickle.dumps(Evil(marker))
     np.save(npy, np.array([Evil(marker)], object), allow_pickle=True)
     np.savez(npz, W1=np.ones(3), o=np.array([Evil(marker)], object))
     with zipfile.ZipFile(zipped, "w") as z:

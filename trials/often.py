@@ -1,9 +1,14 @@
-"""The command line of sapm with every checkpoint possible, and without the page at the end: python trials/often.py run …"""
+"""The command line of sapm with a checkpoint at every opportunity and without the final page.
 
-from sapm import attempt, result
-from sapm.cli import app
+python trials/often.py run …
+"""
 
-attempt.CHECKPOINT_SECONDS, attempt.CHECKPOINT_SHARE = 0.0, 0
+from sapm.cli.main import app
+from sapm.driver import attempt
+from sapm.results import result
+
+attempt.CHECKPOINT_INTERVAL_SECONDS = 0.0
+attempt.CHECKPOINT_INTERVAL_WRITES = 0
 result.Result.report = lambda self, path, title="": path  # drawing takes longer than these runs
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Hostile strings in the HTML report, looked at in a browser; and names that try to leave the output folder.
+"""Hostile strings in the HTML report, opened in a browser, and in names of files.
 
-    PYTHONPATH=. python trials/page.py --out page.json          # needs chromium, chromium-browser or google-chrome
+    PYTHONPATH=. python trials/page.py --out page.json          # needs chromium, chromium-browser
+    or google-chrome
 
-Strings that would run a script or fetch something, were they not escaped, stand in every place where a user's text can reach a
-page: names of coordinates, of an activation, of files and folders, titles, settings, reasons. The page is opened in headless
-Chromium, as it is and without its content security policy. It passes if no script ran and nothing was asked for. Two pages show
-that the trial can fail: with the same strings as they are a script runs, unless the policy is there.
+Strings that would run a script or fetch something, were they not escaped, stand in every place
+where a user's text can reach a page: names of coordinates, of an activation, of files and folders,
+titles, settings, reasons. The page is opened in headless Chromium, as it is and without its content
+security policy. It passes if no script ran and nothing was asked for. Two pages show that the trial
+can fail: with the same strings as they are a script runs, unless the policy is there.
 """
 
 from __future__ import annotations
@@ -43,8 +45,10 @@ def strings(url: str) -> list[str]:
         f"<svg onload={RUN.replace(' ', '')}>",
         f"<iframe srcdoc='<script>parent.{RUN}</script>'></iframe>",
         f'<a href="javascript:{RUN}">x</a><body onload="{RUN}">',
-        f'<link rel=stylesheet href="{url}/style.css"><meta http-equiv=refresh content="0;url={url}/refresh">',
-        f"<base href={url}/><form action={url}/form><input autofocus onfocus={RUN.replace(' ', '')}>",
+        f'<link rel=stylesheet href="{url}/style.css"><meta http-equiv=refresh '
+        f'content="0;url={url}/refresh">',
+        f"<base href={url}/><form action={url}/form><input autofocus "
+        f"onfocus={RUN.replace(' ', '')}>",
         f"`${{{RUN}}}` ${{7*7}} {{{{7*7}}}} <%= 7*7 %> &lt;script&gt; &#60;script&#62;{RUN}",
         f"javascript:{RUN}//",
         "$\\frac{1}{$ $x$ \\$ % _ ^ {",
@@ -71,7 +75,8 @@ class Listener:
             def log_message(self, *_):
                 pass
 
-        self.asked, self.server = asked, ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.asked = asked
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self
@@ -84,14 +89,32 @@ class Listener:
 def opened(browser: str, page: Path, listener: Listener, folder: Path) -> dict:
     """Whether a script ran in the page, and what was asked for."""
     listener.asked.clear()
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    command += [
+        f"--user-data-dir={folder / 'profile'}",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+        page.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return {"ran": "data-ran" in done.stdout.split("<head", 1)[0], "asked": list(listener.asked), "dom": done.stdout}
+    return {
+        "ran": "data-ran" in done.stdout.split("<head", 1)[0],
+        "asked": list(listener.asked),
+        "dom": done.stdout,
+    }
 
 
 def results(url: str) -> dict:
-    """Results with hostile strings wherever a user's text may stand, and what is to be found in their pages."""
+    """Results with hostile strings wherever a user's text may stand, and what is to be found in
+    their pages.
+    """
     import jax.numpy as jnp
     import numpy as np
 
@@ -103,7 +126,9 @@ def results(url: str) -> dict:
     found = {}
     for k in range(0, len(texts) - 1, 2):
         x = rng.normal(size=(20, 2))
-        found[f"names {k}"] = sapm.solve(sapm.Regression(x, x[:, 0], names=texts[k : k + 2], test=(x, x[:, 0])), 2, 3, **small)
+        found[f"names {k}"] = sapm.solve(
+            sapm.Regression(x, x[:, 0], names=texts[k : k + 2], test=(x, x[:, 0])), 2, 3, **small
+        )
 
     def sigma(z):
         return jnp.tanh(z)
@@ -112,62 +137,98 @@ def results(url: str) -> dict:
     first = next(iter(found.values()))
     found["activation"] = sapm.solve(sapm.Regression([0.0, 1.0], [1.0, 2.0]), 2, 3, sigma, **small)
     words = " ".join(texts)
-    config = first.config | {"choice": words, "problem": words, words: words, "init": words}
+    plan = replace(first.plan, why=words, problem=words)
     run = replace(first.run, reason=(words,), status=(words[:50],))
-    found["settings and reasons"] = replace(first, config=config, run=run)
+    found["settings and reasons"] = replace(first, plan=plan, run=run)
     return found
 
 
 def pages(url: str) -> dict[str, str]:
-    from sapm import report
+    from sapm.results import page
 
     words = " ".join(strings(url))
-    made = {name: report.page(result, words if name == "activation" else "") for name, result in results(url).items()}
+    made = {
+        name: page.page(result, words if name == "activation" else "")
+        for name, result in results(url).items()
+    }
     return made | {"a file with a name": made["activation"]}
 
 
 def looked_at(folder: Path) -> list[dict]:
-    """Every page in the browser, with and without its policy, and the two that show that the trial can fail."""
-    from sapm.report import POLICY
+    """Every page in the browser, with and without its policy, and the two that show that the trial
+    can fail.
+    """
+    from sapm.results.page import POLICY
 
     browser = next((b for b in BROWSERS if shutil.which(b)), None)
     if browser is None:
         return [
-            {"family": "page", "case": "browser", "ok": False, "why": f"none of {', '.join(BROWSERS)} is installed", "seconds": 0}
+            {
+                "family": "page",
+                "case": "browser",
+                "ok": False,
+                "why": f"none of {', '.join(BROWSERS)} is installed",
+                "seconds": 0,
+            }
         ]
     found = []
     with Listener() as listener:
         words = " ".join(strings(listener.url))
-        head, rest = (
-            "<!doctype html><html><head><meta charset=utf-8>",
-            f"<title>{words}</title></head><body>{words}</body></html>",
-        )
+        head = "<!doctype html><html><head><meta charset=utf-8>"
+        rest = f"<title>{words}</title></head><body>{words}</body></html>"
         made = {"bare": head + rest, "bare, with the policy": head + POLICY + rest}
         for name, text in pages(listener.url).items():
             made |= {name: text, f"{name}, without the policy": text.replace(POLICY, "")}
             if POLICY not in text:
-                found.append({"family": "page", "case": name, "ok": False, "why": "has no policy", "seconds": 0})
+                found.append(
+                    {
+                        "family": "page",
+                        "case": name,
+                        "ok": False,
+                        "why": "has no policy",
+                        "seconds": 0,
+                    }
+                )
         for name, text in made.items():
             began = time.monotonic()
-            file = folder / ("'\"><img src=x onerror=x>.html" if name.startswith("a file") else "page.html")
+            file = folder / (
+                "'\"><img src=x onerror=x>.html" if name.startswith("a file") else "page.html"
+            )
             file.write_text(text, encoding="utf-8")
             seen = opened(browser, file, listener, folder)
             control = name == "bare"
             let = {"/favicon.ico"} | (
                 {"/refresh"} if name == "bare, with the policy" else set()
             )  # no policy is about redirections
-            ran, asked = seen["ran"], [a for a in seen["asked"] if a not in let]
+            ran = seen["ran"]
+            asked = [a for a in seen["asked"] if a not in let]
             ok = (ran and bool(asked)) if control else not (ran or asked)
-            why = "" if ok else f"script ran: {ran}; asked for {asked}" + (" (it should have)" if control else "")
+            why = (
+                ""
+                if ok
+                else f"script ran: {ran}; asked for {asked}"
+                + (" (it should have)" if control else "")
+            )
             if ok and not name.startswith("bare") and "All seeds" not in html.unescape(seen["dom"]):
-                ok, why = False, "the page is not whole"
+                ok = False
+                why = "the page is not whole"
             outcome = "ran, as it must" if control else "shown, nothing ran"
             seconds = time.monotonic() - began
-            found.append({"family": "page", "case": name, "ok": ok, "why": why, "outcome": outcome, "seconds": round(seconds, 2)})
+            found.append(
+                {
+                    "family": "page",
+                    "case": name,
+                    "ok": ok,
+                    "why": why,
+                    "outcome": outcome,
+                    "seconds": round(seconds, 2),
+                }
+            )
     return found
 
 
-# ---------------------------------------------------------------- names that try to leave the folder
+# ---------------------------------------------------------------- names that try to leave the
+# folder
 
 
 def attempts(here: Path) -> dict[str, list[str]]:
@@ -188,15 +249,6 @@ def attempts(here: Path) -> dict[str, list[str]]:
         "-q",
     ]
     run = ["run", "function_1d", *tiny]
-    series = json.loads((here / "series" / "models.json").read_text())
-    for name, change in {
-        "up": {"models": ["../../x"]},
-        "absolute": {"models": [str(here.parent / "x")]},
-        "out": {"settings": series["settings"] | {"out": "../x"}},
-        "code": {"problem": f"{here / 'evil.py'}:problem", "models": ["ls", "pm"]},
-    }.items():
-        shutil.copytree(here / "series", here / name)
-        (here / name / "models.json").write_text(json.dumps(series | change))
     for name in ("link", "dangling", "lock", "folder link", "run link"):
         shutil.copytree(here / "run", here / name)
     for file in ("link/history.jsonl", "lock/.lock"):
@@ -220,10 +272,6 @@ def attempts(here: Path) -> dict[str, list[str]]:
         "dot": [*run, "--out", "."],
         "file": [*run, "--out", "evil.py"],
         "below a file": [*run, "--out", "evil.py/x"],
-        "series with models that lead up": ["resume", "up", "-q"],
-        "series with absolute models": ["resume", "absolute", "-q"],
-        "series with a place of its own": ["resume", "out", "-q"],
-        "series that names code": ["resume", "code", "-q"],
         "history that is a link": ["resume", "link", "-q"],
         "settings that are a link to nothing": ["resume", "dangling", "-q"],
         "lock that is a link": ["resume", "lock", "-q"],
@@ -239,11 +287,13 @@ def attempts(here: Path) -> dict[str, list[str]]:
 
 
 def places(folder: Path) -> list[dict]:
-    """All attempts are refused in one line, and nothing outside the folder is written, made or removed."""
+    """All attempts are refused in one line, and nothing outside the folder is written, made or
+    removed.
+    """
     from typer.testing import CliRunner
 
     import sapm
-    from sapm.cli import app
+    from sapm.cli.main import app
 
     here = folder / "outer" / "here"
     here.mkdir(parents=True)
@@ -251,8 +301,26 @@ def places(folder: Path) -> list[dict]:
     (here.parent / "outside").write_text("mine")
     (here / "evil.py").write_text(f"open({str(here.parent / 'ran')!r}, 'w')\nproblem = None\n")
     runner = CliRunner()
-    tiny = ["--max-iter", "1", "--seeds", "1", "--depth", "2", "--width", "3", "--set", "points=8", "--set", "test_points=4"]
-    assert runner.invoke(app, ["run", "function_1d", *tiny, "--models", "ls,pm", "--out", "series", "-q"]).exit_code == 0
+    tiny = [
+        "--max-iter",
+        "1",
+        "--seeds",
+        "1",
+        "--depth",
+        "2",
+        "--width",
+        "3",
+        "--set",
+        "points=8",
+        "--set",
+        "test_points=4",
+    ]
+    assert (
+        runner.invoke(
+            app, ["run", "function_1d", *tiny, "--models", "ls,pm", "--out", "series", "-q"]
+        ).exit_code
+        == 0
+    )
     shutil.copytree("series/ls", "run")
     shutil.rmtree("series/pm")
     sapm.load("run/model.sapm").report("r.html")
@@ -263,27 +331,41 @@ def places(folder: Path) -> list[dict]:
         beside = (p for p in here.parent.rglob("*") if here not in (p, *p.parents))
         return {str(p): p.read_bytes() if p.is_file() else b"" for p in beside}
 
-    before, found = around(), []
+    before = around()
+    found = []
     for name, words in tried.items():
         began = time.monotonic()
         watch.on = True
         done = runner.invoke(app, words)
         watch.on = False
-        broke, last = watch.take(), (done.stderr.strip().splitlines() or [""])[-1]
+        broke = watch.take()
+        last = (done.stderr.strip().splitlines() or [""])[-1]
         why = "" if done.exit_code == 2 else f"exit code {done.exit_code}: {done.exception!r}"
         if "Usage:" not in done.stderr:
-            why = why or harness.ill_said(last) or ("" if last.startswith("sapm: ") else "is not a sentence of ours")
+            why = (
+                why
+                or harness.ill_said(last)
+                or ("" if last.startswith("sapm: ") else "is not a sentence of ours")
+            )
         why = why or broke
         why = why or ("" if around() == before else "something outside the folder is changed")
         seconds = round(time.monotonic() - began, 2)
-        about = {"family": "place", "case": name, "outcome": "refused", "ok": not why, "why": why and f"{why}: {last[:300]}"}
+        about = {
+            "family": "place",
+            "case": name,
+            "outcome": "refused",
+            "ok": not why,
+            "why": why and f"{why}: {last[:300]}",
+        }
         found.append(about | {"said": last, "seconds": seconds})
     return found
 
 
 def main() -> int:
     given = harness.arguments(__doc__.splitlines()[0], 0, counts=()).parse_args()  # type: ignore[union-attr]
-    began, folder, out = time.monotonic(), Path(tempfile.mkdtemp(prefix="sapm-page-")), given.out and given.out.resolve()
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="sapm-page-"))
+    out = given.out and given.out.resolve()
     try:
         found = [*looked_at(folder), *places(folder)]
     finally:

@@ -39,7 +39,9 @@ def write_data(folder: Path, n: int = 400) -> None:
 
 
 def on_disk():
-    return sapm.Regression(*(np.load(Path(os.environ[DATA]) / f"{name}.npy", mmap_mode="r") for name in "XY"))
+    return sapm.Regression(
+        *(np.load(Path(os.environ[DATA]) / f"{name}.npy", mmap_mode="r") for name in "XY")
+    )
 
 
 def transport():
@@ -53,7 +55,9 @@ def transport():
 
 def growth():
     """It begins near a state that it leaves slowly; a first attempt stays there."""
-    return sapm.PDE(sapm.Box(t=(0, 10)), lambda p, u: u.t - u.value * (1 - u.value), [sapm.Initial(0.01)])
+    return sapm.PDE(
+        sapm.Box(t=(0, 10)), lambda p, u: u.t - u.value * (1 - u.value), [sapm.Initial(0.01)]
+    )
 
 
 def reaction():
@@ -61,7 +65,10 @@ def reaction():
     return sapm.PDE(
         sapm.Box(t=(0, 1), x=(-1, 1)),
         lambda p, u: u.t + u.x + u.value,
-        [sapm.Initial(lambda p: jnp.cos(p.x)), sapm.Inflow(lambda p: jnp.exp(-p.t) * jnp.cos(1 + p.t))],
+        [
+            sapm.Initial(lambda p: jnp.cos(p.x)),
+            sapm.Inflow(lambda p: jnp.exp(-p.t) * jnp.cos(1 + p.t)),
+        ],
     )
 
 
@@ -89,7 +96,11 @@ def inverse():
     return sapm.PDE(
         sapm.Box(t=(0, 1), x=(0, 1)),
         lambda p, u: u.t - p.k * u.xx,
-        [sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)), sapm.Dirichlet(lambda p: 0.0), sapm.Observed([[0.5, 0.5]], [0.2276])],
+        [
+            sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x)),
+            sapm.Dirichlet(lambda p: 0.0),
+            sapm.Observed([[0.5, 0.5]], [0.2276]),
+        ],
         parameters={"k": 1.0},
     )
 
