@@ -6,7 +6,12 @@ import sapm
 
 project, author = "sapm", "the sapm developers"
 version = release = sapm.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx_gallery.gen_gallery"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx_gallery.gen_gallery",
+]
 exclude_patterns = ["tutorials"]  # the scripts; their pages are made in gallery/
 templates_path = ["_templates"]
 
@@ -20,7 +25,12 @@ html_static_path = ["_static"]
 html_css_files = ["sapm.css"]
 html_sidebars = {"**": ["contents.html"]}  # all pages, on every page
 html_copy_source = False
-html_theme_options = {"navbar_center": [], "navbar_align": "left", "show_toc_level": 2, "secondary_sidebar_items": ["page-toc"]}
+html_theme_options = {
+    "navbar_center": [],
+    "navbar_align": "left",
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+}
 
 default_role = "literal"
 autodoc_member_order = "bysource"
@@ -42,7 +52,9 @@ sphinx_gallery_conf = {
 
 
 def plain(app, what, name, obj, options, lines):
-    """Docstrings are plain text: |x|, a * b and name_ are meant as they stand, `code` is code; "name : text" is a parameter."""
+    """Docstrings are plain text: |x|, a * b and name_ are meant as they stand, `code` is code;
+    "name : text" is a parameter.
+    """
     parts = "\n".join(lines).split("`")
     parts[::2] = [re.sub(r"([|*\\]|(?<=\w)_(?!\w))", r"\\\1", part) for part in parts[::2]]
     text = re.sub(r"^Parameters\n-+$", ".. rubric:: Parameters\n", "`".join(parts), flags=re.M)

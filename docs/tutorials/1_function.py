@@ -13,7 +13,11 @@ import numpy as np
 
 import sapm
 
-budget = {"depth": 3, "width": 8, "seeds": 1, "max_iter": 3} if os.environ.get("SAPM_QUICK") else {"depth": 4, "seeds": 2}
+budget = (
+    {"depth": 3, "width": 8, "seeds": 1, "max_iter": 3}
+    if os.environ.get("SAPM_QUICK")
+    else {"depth": 4, "seeds": 2}
+)
 
 # %%
 # State it

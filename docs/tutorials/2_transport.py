@@ -26,7 +26,10 @@ budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 6, "width": 10, "m
 problem = sapm.PDE(
     domain=sapm.Box(t=(0, 1), x=(-1, 1)),
     residual=lambda p, u: u.t - (p.t + p.x + 1.5) * u.x,
-    conditions=[sapm.Initial(lambda p: jnp.sin(p.x)), sapm.Inflow(lambda p: jnp.sin(1 + 2.5 * p.t))],
+    conditions=[
+        sapm.Initial(lambda p: jnp.sin(p.x)),
+        sapm.Inflow(lambda p: jnp.sin(1 + 2.5 * p.t)),
+    ],
 )
 
 # %%

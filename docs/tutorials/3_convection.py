@@ -17,7 +17,11 @@ import numpy as np
 import sapm
 
 quick = os.environ.get("SAPM_QUICK")
-size, steps = ({"depth": 3, "width": 8, "points": 100}, (20, 3)) if quick else ({"depth": 6, "width": 30}, (3000, 60))
+size, steps = (
+    ({"depth": 3, "width": 8, "points": 100}, (20, 3))
+    if quick
+    else ({"depth": 6, "width": 30}, (3000, 60))
+)
 
 # %%
 # The problem
@@ -64,14 +68,20 @@ plain = sapm.solve(
 ours = sapm.solve(problem, seeds=1, max_iter=steps[1], **size)
 for name, result in {"plain PINN": plain, "sapm.solve": ours}.items():
     row, seconds = result.table[0], result.history["seconds"].max()
-    print(f"{name}: loss {row['mean_squared_loss']:.1e}, error {row['solution_error']:.1e}, {seconds:.0f} s with compilation")
+    print(
+        f"{name}: loss {row['mean_squared_loss']:.1e}, error {row['solution_error']:.1e}, {seconds:.0f} s with compilation"
+    )
 
 # %%
 # A flat function satisfies the equation too; only the conditions say that there is a wave.
 
 t, x = np.meshgrid(np.linspace(0, 1, 121), np.linspace(0, 2 * math.pi, 121), indexing="ij")
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
-pictures = {"exact": np.sin(x - 30 * t), "plain PINN": plain.best(t=t, x=x), "sapm.solve": ours.best(t=t, x=x)}
+pictures = {
+    "exact": np.sin(x - 30 * t),
+    "plain PINN": plain.best(t=t, x=x),
+    "sapm.solve": ours.best(t=t, x=x),
+}
 for ax, (name, values) in zip(axes, pictures.items(), strict=True):
     ax.pcolormesh(t, x, values, vmin=-1, vmax=1, cmap="RdBu_r", shading="gouraud")
     ax.set(xlabel="t", title=name)

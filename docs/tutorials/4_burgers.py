@@ -15,7 +15,11 @@ import numpy as np
 import sapm
 
 quick = {"depth": 3, "width": 8, "points": 100, "max_iter": 3, "boundary_points": 40}
-budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "points": 1000, "max_iter": 45}
+budget = (
+    quick
+    if os.environ.get("SAPM_QUICK")
+    else {"depth": 4, "width": 20, "points": 1000, "max_iter": 45}
+)
 
 # %%
 # State it
@@ -52,7 +56,9 @@ def cole_hopf(t, x):
 
 
 x, times = np.linspace(-1, 1, 401), (0.25, 0.5, 1.0)
-found, wanted = (np.array([f(t, x) for t in times]) for f in (lambda t, x: result.best(t=t, x=x), cole_hopf))
+found, wanted = (
+    np.array([f(t, x) for t in times]) for f in (lambda t, x: result.best(t=t, x=x), cole_hopf)
+)
 print(f"true error at three times: {np.linalg.norm(found - wanted) / np.linalg.norm(wanted):.1e}")
 
 # %%

@@ -14,7 +14,9 @@ import numpy as np
 import sapm
 
 budget = (
-    {"seeds": 1, "max_iter": 3, "points": 60} if os.environ.get("SAPM_QUICK") else {"seeds": 4, "max_iter": 40, "points": 300}
+    {"seeds": 1, "max_iter": 3, "points": 60}
+    if os.environ.get("SAPM_QUICK")
+    else {"seeds": 4, "max_iter": 40, "points": 300}
 )
 
 # %%

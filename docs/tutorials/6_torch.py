@@ -32,9 +32,19 @@ y = np.sin(4 * X[:, 0]) * np.cos(3 * X[:, 1])
 if torch is not None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # a network this small gains nothing from more
-    layers = [torch.nn.Linear(2, 20), torch.nn.Tanh(), torch.nn.Linear(20, 20), torch.nn.Tanh(), torch.nn.Linear(20, 1)]
+    layers = [
+        torch.nn.Linear(2, 20),
+        torch.nn.Tanh(),
+        torch.nn.Linear(20, 20),
+        torch.nn.Tanh(),
+        torch.nn.Linear(20, 1),
+    ]
     network = torch.nn.Sequential(*layers)
-    adam, inputs, targets = torch.optim.Adam(network.parameters(), 1e-3), torch.tensor(X).float(), torch.tensor(y).float()
+    adam, inputs, targets = (
+        torch.optim.Adam(network.parameters(), 1e-3),
+        torch.tensor(X).float(),
+        torch.tensor(y).float(),
+    )
     for _ in range(epochs):
         adam.zero_grad()
         loss = (network(inputs)[:, 0] - targets).square().mean()
@@ -66,7 +76,12 @@ if torch is not None:
         with torch.no_grad():
             error = net(torch.tensor(fresh).float())[:, 0].numpy() - wanted
         size = np.linalg.norm(error) / np.linalg.norm(wanted)
-        ax.hist(np.log10(np.abs(error) + 1e-16), 60, alpha=0.7, label=f"{name}: relative error {size:.1e}")
+        ax.hist(
+            np.log10(np.abs(error) + 1e-16),
+            60,
+            alpha=0.7,
+            label=f"{name}: relative error {size:.1e}",
+        )
     ax.margins(y=0.4)
     ax.set(xlabel="log₁₀ |error| at a point", ylabel="points")
     ax.legend(loc="upper left")

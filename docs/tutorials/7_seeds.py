@@ -58,7 +58,9 @@ plt.show()
 halved = sapm.solve(problem, seeds=seeds, options={"survivors": max(2, seeds // 20)}, **network)
 for name, found in {"all": result, "halved": halved}.items():
     best, taken = found.table[found.run.best], sum(row["iterations"] for row in found.table)
-    print(f"{name}: {taken} steps, best true loss {best['mean_squared_loss']:.1e} (seed {best['seed']})")
+    print(
+        f"{name}: {taken} steps, best true loss {best['mean_squared_loss']:.1e} (seed {best['seed']})"
+    )
 
 # %%
 # Try next

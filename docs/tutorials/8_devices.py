@@ -16,7 +16,11 @@ import numpy as np
 
 import sapm
 
-settings = {"depth": 3, "width": 5, "max_iter": 5} if os.environ.get("SAPM_QUICK") else {"depth": 6, "width": 10, "max_iter": 200}
+settings = (
+    {"depth": 3, "width": 5, "max_iter": 5}
+    if os.environ.get("SAPM_QUICK")
+    else {"depth": 6, "width": 10, "max_iter": 200}
+)
 
 # %%
 # A problem in a file
@@ -38,11 +42,28 @@ problem = sapm.Regression(X, np.sin(3 * X[:, 0]) * X[:, 1])
 # ``sapm run … --processes 2`` gives each its own share of the cores and of the samples; sums over samples are all
 # that crosses. On a cluster the same command runs under ``srun`` with ``--distributed``, one process per GPU.
 
-command = ["run", "my_problem.py:problem", "--processes", "2", "--seeds", "1", "--set", "method=alternating", "--out", "runs/two"]
+command = [
+    "run",
+    "my_problem.py:problem",
+    "--processes",
+    "2",
+    "--seeds",
+    "1",
+    "--set",
+    "method=alternating",
+    "--out",
+    "runs/two",
+]
 for name, value in settings.items():
     command += ["--" + name.replace("_", "-"), str(value)]
 print("sapm", *command)
-done = subprocess.run([sys.executable, "-m", "sapm", *command], cwd=folder, capture_output=True, text=True, check=False)
+done = subprocess.run(
+    [sys.executable, "-m", "sapm", *command],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    check=False,
+)
 print(done.stdout if done.returncode == 0 else done.stderr)
 
 # %%
@@ -51,7 +72,9 @@ print(done.stdout if done.returncode == 0 else done.stderr)
 # The same in this process. ``sapm.load`` reads what the two have written.
 
 X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
-one = sapm.solve(sapm.Regression(X, np.sin(3 * X[:, 0]) * X[:, 1]), seeds=1, method="alternating", **settings)
+one = sapm.solve(
+    sapm.Regression(X, np.sin(3 * X[:, 0]) * X[:, 1]), seeds=1, method="alternating", **settings
+)
 two = sapm.load(folder / "runs" / "two" / "model.sapm")
 apart = np.abs(two.history["loss"] / one.history["loss"] - 1).max()
 print(f"largest relative difference of the losses: {apart:.0e}")

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import sapm
-from sapm.jet import Activation
+from sapm.numerics.activations import Activation
 
 quick = {"depth": 3, "width": 8, "max_iter": 3}
 budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "max_iter": 40}
@@ -76,7 +76,9 @@ arctan = Activation(
     curve_lipschitz=2.0,
 )
 k = sapm.Function(square, lambda p: conductivity(p.vector))
-print(sapm.solve(k, 3, 8, arctan, method="alternating", points=100, seeds=1, max_iter=20).certificate)
+print(
+    sapm.solve(k, 3, 8, arctan, method="alternating", points=100, seeds=1, max_iter=20).certificate
+)
 
 # %%
 # Points of your own
@@ -87,7 +89,9 @@ side = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 22)[1:-1])
 grid = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
 
 result = sapm.solve(steady, activation=arctan, points=grid, seeds=1, **budget)
-print(f"residual at 1000 other points: {result.table[0]['test_residual']:.1e}, where the source is up to 10")
+print(
+    f"residual at 1000 other points: {result.table[0]['test_residual']:.1e}, where the source is up to 10"
+)
 
 # %%
 fine = np.linspace(0, 1, 81)
@@ -107,4 +111,4 @@ plt.show()
 # * ``sapm.solve(heat)``: the same operator, in time.
 # * ``sapm.Dirichlet(lambda p: 0.0, hard=True)``: the walls hold exactly. ``features=sapm.Fourier(16)`` in ``sapm.PDE``:
 #   sines of random directions beside the coordinates, for solutions with much detail.
-# * A third derivative is refused. Name the second one: ``lambda p, u, v: (v.value - u.xx, u.t + v.x)``.
+# * A derivative of any order: ``lambda p, u: u.t + 6 * u.value * u.x + u.xxx``.
