@@ -19,7 +19,7 @@ from sapm.catalogue import CATALOGUE
 from sapm.methods.linearise import linearise, rows_of
 from sapm.numerics.layers import Dense
 from sapm.objective.penalty import mean_square, start_point
-from sapm.precision import float64
+from sapm.scopes import float64
 
 SEEDS = range(100, 105)
 

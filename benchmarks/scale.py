@@ -376,7 +376,7 @@ def main() -> None:
         os.environ["NPROC"] = "8"
     import jax
 
-    from sapm.precision import float64
+    from sapm.scopes import float64
 
     found = (
         json.loads(given.out.read_text())

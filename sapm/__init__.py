@@ -32,16 +32,16 @@ _HOME = {
     "Result": "results.result",
     "Solution": "results.solution",
     "ErrorEstimate": "results.estimates",
-    "Certificate": "objective.certificate",
+    "Certificate": "objective.weights",
     "Progress": "training.run",
     "Status": "training.run",
     "SAPMRegressor": "estimators",
     "Method": "methods.method",
-    "GaussNewton": "methods.options",
-    "Alternating": "methods.options",
-    "GradientDescent": "methods.options",
-    "Adam": "methods.options",
-    "LBFGS": "methods.options",
+    "GaussNewton": "methods.method",
+    "Alternating": "methods.method",
+    "GradientDescent": "methods.method",
+    "Adam": "methods.method",
+    "LBFGS": "methods.method",
 }
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from sapm.driver.solve import resume as resume
     from sapm.driver.solve import solve as solve
     from sapm.estimators import SAPMRegressor as SAPMRegressor
+    from sapm.methods.method import LBFGS as LBFGS
+    from sapm.methods.method import Adam as Adam
+    from sapm.methods.method import Alternating as Alternating
+    from sapm.methods.method import GaussNewton as GaussNewton
+    from sapm.methods.method import GradientDescent as GradientDescent
     from sapm.methods.method import Method as Method
-    from sapm.methods.options import LBFGS as LBFGS
-    from sapm.methods.options import Adam as Adam
-    from sapm.methods.options import Alternating as Alternating
-    from sapm.methods.options import GaussNewton as GaussNewton
-    from sapm.methods.options import GradientDescent as GradientDescent
-    from sapm.objective.certificate import Certificate as Certificate
+    from sapm.objective.weights import Certificate as Certificate
     from sapm.problem.conditions import Condition as Condition
     from sapm.problem.conditions import Dirichlet as Dirichlet
     from sapm.problem.conditions import Inflow as Inflow

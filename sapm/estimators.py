@@ -11,11 +11,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sapm.driver.attempt import Session
 from sapm.driver.settings import check_model, plan, width
-from sapm.driver.solve import execute
-from sapm.errors import brief, by_name, integer, number, warn
-from sapm.fields import positive
+from sapm.driver.solve import Session, execute
+from sapm.errors import brief, by_name, integer, number, positive, warn
 from sapm.methods.method import Method
 from sapm.problem.data import Regression
 from sapm.problem.functions import table, unmasked

@@ -9,8 +9,7 @@ import sapm
 
 FLOORS = [
     "errors",
-    "fields",
-    "precision",
+    "scopes",
     "numerics",
     "objective",
     "problem",
@@ -24,7 +23,7 @@ FLOORS = [
     "cli",
     "__main__",
 ]
-MOST_FILES = 14  # in a folder
+MOST_FILES = 12  # in a folder, besides __init__.py
 
 
 def test_floors():

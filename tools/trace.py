@@ -15,8 +15,10 @@ option but are not listed: a check on the list by hand.
 
 import ast
 import cProfile
+import importlib
 import inspect
 import json
+import pkgutil
 import subprocess
 import sys
 import tempfile
@@ -28,9 +30,8 @@ SETTINGS = {"config", "settings", "plan", "options"}
 DECISIONS = {  # file:function → what it decides; every name must exist
     "driver/settings.py:Settings.plan": "method, sizes, samples and budget",
     "methods/choose.py:automatic": "what method='auto' stands for",
-    "driver/doubts.py:doubts": "what the user is warned of before training",
-    "driver/attempt.py:attempt": "streamed or whole, anew or continued",
-    "driver/points.py:compared": "which network of a run stands for it",
+    "driver/settings.py:doubts": "what the user is warned of before training",
+    "driver/solve.py:attempt": "streamed or whole, anew or continued",
     "driver/solve.py:_failed": "whether a second attempt is made",
     "driver/solve.py:execute": "what becomes of an interrupt, a second attempt and the files",
     "training/seeds.py:room": "how many seeds are trained together",
@@ -39,7 +40,7 @@ DECISIONS = {  # file:function → what it decides; every name must exist
     "training/run.py:ranking": "which seed is the best",
 }
 SIZES = {"depth": 2, "width": 4, "seeds": 2}
-POINTS = {"points": 30, "boundary_points": 10, "test_points": 20}
+POINTS = {"points": 30, "boundary_points": 10, "test_points": 30}
 
 
 def solve() -> None:
@@ -69,7 +70,12 @@ def run() -> None:
 
 
 def traced(call) -> dict:
-    """What takes part in `call()`."""
+    """What takes part in `call()`. Modules are loaded before, so that what they do then, such as
+    declaring fields, does not count.
+    """
+    for module in pkgutil.walk_packages([str(PACKAGE)], "sapm."):
+        if not module.name.endswith("__main__") and ".bench" not in module.name:
+            importlib.import_module(module.name)
     profile = cProfile.Profile(builtins=False)
     profile.runcall(call)
     names, classes = set(), set()

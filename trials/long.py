@@ -34,7 +34,7 @@ from common import Cores, Place, jobs_option, side_by_side, verdict
 from updates import PLACES, updates
 
 import sapm
-from sapm.objective.certificate import ROUNDING
+from sapm.objective.weights import ROUNDING
 
 # ---------------------------------------------------------------- solves
 

@@ -4,11 +4,11 @@ python trials/often.py run …
 """
 
 from sapm.cli.main import app
-from sapm.driver import attempt
+from sapm.driver import solve as driver
 from sapm.results import result
 
-attempt.CHECKPOINT_INTERVAL_SECONDS = 0.0
-attempt.CHECKPOINT_INTERVAL_WRITES = 0
+driver.CHECKPOINT_INTERVAL_SECONDS = 0.0
+driver.CHECKPOINT_INTERVAL_WRITES = 0
 result.Result.report = lambda self, path, title="": path  # drawing takes longer than these runs
 
 if __name__ == "__main__":

@@ -33,10 +33,9 @@ from common import Cores
 from sapm.driver.settings import plan
 from sapm.numerics.jets import lift
 from sapm.numerics.lstsq import SEEDS_AXIS
-from sapm.objective.certificate import ROUNDING, bound
 from sapm.objective.penalty import defect_weights, omega, penalty, target
-from sapm.objective.weights import lengths, steepness_of_term
-from sapm.precision import float64
+from sapm.objective.weights import ROUNDING, bound, lengths, steepness_of_term
+from sapm.scopes import float64
 from sapm.training.loop import keys_of, settled
 
 PLACES = {"points": 40, "boundary_points": 20, "test_points": 0}

@@ -78,7 +78,7 @@ def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
 
 def parse_models(text: str) -> list[str]:
     """The models in "ls,pm,sapm"."""
-    from sapm.fields import choose
+    from sapm.errors import choose
     from sapm.objective.penalty import MODELS
 
     models = [choose("--models", name.strip(), MODELS) for name in text.split(",")]

@@ -21,16 +21,14 @@ from jaxtyping import Array
 
 from sapm.errors import warn
 from sapm.methods.choose import affordable
-from sapm.methods.method import Engine
+from sapm.methods.engine import Engine
 from sapm.numerics.activations import Activation
 from sapm.numerics.network import Network
-from sapm.objective.penalty import mean_square
 from sapm.objective.terms import Term
-from sapm.precision import float64
-from sapm.problem.conditions import Initial
 from sapm.problem.pde import PDE
 from sapm.problem.samples import Samples, Weights, data_size, network_of
 from sapm.results.result import weights_of
+from sapm.scopes import float64
 from sapm.training.devices import agreed, first_process
 from sapm.training.loop import settled
 from sapm.training.plan import Plan
@@ -67,11 +65,6 @@ SECOND_ATTEMPT_STEPS = 3  # times the steps of the first attempt
 @jax.jit
 def _sizes(network: Network, term: Term) -> Array:
     return jnp.linalg.norm(term.residual(network(term.x)), axis=1)
-
-
-@jax.jit
-def _loss(network: Network, terms: Sequence[Term]) -> Array:
-    return mean_square(network, terms)
 
 
 @float64
@@ -147,19 +140,6 @@ def elsewhere(
     sizes = np.full(len(run.seeds), np.inf)
     sizes[order] = residuals
     return x, sizes
-
-
-def evolves(problem) -> bool:
-    """Whether a problem may be trained in stages of time: a nonlinear PDE with an initial condition
-    and without unknown numbers.
-    """
-    if (
-        not isinstance(problem, PDE)
-        or not problem.equation.nonlinear
-        or problem.equation.parameters
-    ):
-        return False
-    return any(isinstance(c, Initial) for c in problem.conditions)
 
 
 def in_stages(plan: Plan) -> Plan:
@@ -308,22 +288,6 @@ def at_held(run: Run, samples: Samples, plan: Plan) -> np.ndarray:
     ]
     means = [np.mean(_sizes(network, samples.held)) for network in networks]
     return np.nan_to_num(means, nan=np.inf)
-
-
-@float64
-def compared(run: Run, samples: Samples, plan: Plan) -> Run:
-    """The run with scores to rank its seeds by. If networks of different iterations stand for the
-    seeds, their losses are of different points and cannot be compared. The score is then the true
-    loss with the residual at the test points. Otherwise the run is returned as it is.
-    """
-    records = set(run.chosen[~run.lost].tolist())
-    first_points = plan.points is not None and not run.sampler.redrawn
-    if samples.held is None or len(records) < 2 or first_points:
-        return run
-    terms = (samples.held, *samples.terms[1:])
-    weights = weights_of(run, samples, plan)
-    scores = [float(_loss(network_of(samples, w, run.method.sigma), terms)) for w in weights]
-    return replace(run, scores=np.nan_to_num(scores, nan=np.inf))
 
 
 @partial(jax.jit, static_argnums=2)

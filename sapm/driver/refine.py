@@ -13,21 +13,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from sapm.driver.attempt import Session
-from sapm.driver.doubts import warn_of_doubts
-from sapm.driver.settings import Settings, check_callback
-from sapm.driver.solve import execute
+from sapm.driver.settings import Settings, check_callback, warn_of_doubts
+from sapm.driver.solve import Session, execute
 from sapm.errors import by_name
-from sapm.methods.method import Method
-from sapm.methods.options import GaussNewton
+from sapm.methods.method import GaussNewton, Method
 from sapm.numerics.activations import Activation
 from sapm.objective.penalty import mean_square
-from sapm.precision import float64
 from sapm.problem.samples import Samples, network_of
 from sapm.results import files
 from sapm.results.imports import Weights, checked, form_of
 from sapm.results.result import Result, solution
 from sapm.results.solution import Solution
+from sapm.scopes import float64
 from sapm.training.run import Progress
 
 LOSSES = ("mean_squared_loss", "validation_loss")

@@ -17,22 +17,20 @@ from sapm.driver.points import (
     REDRAW_EVERY_STEPS,
     SECOND_ATTEMPT_STEPS,
     STAGE_VISITS,
-    evolves,
 )
-from sapm.errors import brief, integer
-from sapm.fields import LARGEST_COUNT, choose, positive
+from sapm.errors import LARGEST_COUNT, Advice, AdviceKind, brief, choose, integer, positive, warn
 from sapm.methods.choose import LIFTED_BETA, Choice, automatic
-from sapm.methods.method import Method
-from sapm.methods.options import METHOD_NAMES, METHODS, Alternating, check_pair, with_options
+from sapm.methods.method import METHOD_NAMES, METHODS, Alternating, Method, check_pair, with_options
 from sapm.numerics.activations import ACTIVATIONS, Activation
 from sapm.numerics.activations import activation as find_activation
 from sapm.numerics.network import INITIALISERS
 from sapm.objective.penalty import MODELS, STARTS
+from sapm.problem.advice import advice
 from sapm.problem.data import Function, Regression
 from sapm.problem.equation import called
 from sapm.problem.functions import NEEDS_NUMBERS
 from sapm.problem.pde import PDE, PROBLEMS
-from sapm.results.files import installed_memory
+from sapm.training.devices import first_process, installed_memory
 from sapm.training.plan import (
     MOST_LAYERS,
     MOST_SEEDS,
@@ -62,8 +60,8 @@ class Settings:
         are then left out.
     in_memory : whether all samples have to stay in memory, since devices or penalties share them.
 
-    After the checks, fields have their final types: `activation` is an `Activation`, `seeds` a list
-    of numbers, `alpha` and `beta` numbers or tuples.
+    After the checks, fields have their final types: `activation` is an `Activation`, `seeds` a
+    tuple of numbers, `width`, `alpha` and `beta` numbers or tuples.
     """
 
     problem: Problem
@@ -206,7 +204,8 @@ class Settings:
         )
         retry = (
             automatic
-            and evolves(problem)
+            and isinstance(problem, PDE)
+            and problem.evolves
             and bool(getattr(method, "resample", 0))
             and self.max_iter is None
             and "stages" not in self.asked_options
@@ -459,7 +458,8 @@ def check_redrawing(plan: Plan, problem: Problem, max_iter: int | None) -> None:
 
     max_iter : as the user gave it; None is the default.
     """
-    if plan.stages and not (plan.resample and evolves(problem)):
+    evolves = isinstance(problem, PDE) and problem.evolves
+    if plan.stages and not (plan.resample and evolves):
         raise ValueError(
             f"stages={plan.stages} is for nonlinear PDEs with an Initial condition and no numbers "
             "to find, where points are drawn anew (resample); leave it out."
@@ -546,7 +546,7 @@ def iterations(value: Any) -> int:
     return integer("max_iter", value, 0, most=LARGEST_COUNT)
 
 
-def width(value: Any, depth: int) -> int | list[int]:
+def width(value: Any, depth: int) -> int | tuple[int, ...]:
     """The units of the hidden layers: a number for all, or depth - 1 numbers."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -555,15 +555,15 @@ def width(value: Any, depth: int) -> int | list[int]:
                 f"width={brief(list(value))} names {len(value)} hidden layers; depth={depth} has "
                 f"{depth - 1}."
             )
-        return [integer("width", units, most=MOST_UNITS) for units in value]
+        return tuple(integer("width", units, most=MOST_UNITS) for units in value)
     return integer("width", value, most=MOST_UNITS)
 
 
-def seeds(value: Any) -> list[int]:
+def seeds(value: Any) -> tuple[int, ...]:
     """The numbers of the seeds: 0, …, n - 1 for a number n, or the numbers of a list."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(value, Iterable) or isinstance(value, str):
-        return list(range(integer("seeds", value, most=MOST_SEEDS)))
+        return tuple(range(integer("seeds", value, most=MOST_SEEDS)))
     numbers = [integer("a seed number", seed, 0) for seed in islice(value, MOST_SEEDS + 1)]
     if len(numbers) > MOST_SEEDS:
         raise ValueError(f"seeds has more than {MOST_SEEDS} numbers; give fewer.")
@@ -573,7 +573,7 @@ def seeds(value: Any) -> list[int]:
         raise ValueError("seeds is empty; give how many (seeds=10) or which ones (seeds=[3, 4]).")
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"seeds={brief(numbers)} names a seed twice; each one gives one network.")
-    return numbers
+    return tuple(numbers)
 
 
 def key(value: Any) -> int:
@@ -620,3 +620,34 @@ def point_count(name: str, value: Any, least: int = 1) -> int:
 def number_of(points: Any) -> int | None:
     """A number of points as an int; None for an array of points, which the samples hold."""
     return int(points) if isinstance(points, (int, np.integer)) else None
+
+
+# ---------------------------------------------------------------- advice on the settings
+
+
+def warn_of_doubts(
+    problem: Problem, sigma: Activation, plan: Plan, model: str
+) -> tuple[Advice, ...]:
+    """Warn of all advice, and return it with that of the problem itself (`PDE.ill_posed`).
+
+    It is repeated wherever the run is shown.
+    """
+    items = doubts(problem, sigma, plan, model)
+    for item in items if first_process() else ():
+        warn(item.sentence)
+    if isinstance(problem, PDE) and problem.ill_posed:
+        items = [Advice(AdviceKind.STATEMENT, problem.ill_posed), *items]
+    return tuple(items)
+
+
+def doubts(problem: Problem, sigma: Activation, plan: Plan, model: str) -> list[Advice]:
+    """All advice on the settings and on the problem."""
+    items = []
+    if model == "pm" and plan.true_loss_from_start and plan.why and not plan.from_network:
+        joint = isinstance(problem, PDE) and bool(problem.joint)
+        hint = "" if joint else "; for PM's own loss give method='gauss-newton' or 'alternating'"
+        sentence = f"model='pm' with method='auto' is trained on the true loss{hint}."
+        items.append(Advice(AdviceKind.STATEMENT, sentence))
+    if isinstance(problem, PDE):
+        items += advice(problem, sigma)
+    return items

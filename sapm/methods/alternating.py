@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from sapm.methods import blocks, closed_forms, window
-from sapm.methods.method import OnePhase
+from sapm.methods.engine import OnePhase
 from sapm.methods.window import Update, Work, actual_loss, point_of, prepare, rounded
 from sapm.numerics.activations import Activation, activation
 from sapm.numerics.network import Network, initialise
@@ -24,7 +24,7 @@ from sapm.objective.penalty import (
     mean_square,
     start_point,
 )
-from sapm.precision import float64
+from sapm.scopes import float64
 
 Order = tuple[tuple[str, int], ...]
 PRECISIONS = ("double", "mixed")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Float
 
-from sapm.methods.method import OnePhase
+from sapm.methods.engine import OnePhase
 from sapm.numerics.activations import Activation, activation
 from sapm.numerics.network import Network, initialise
 from sapm.objective.penalty import (
@@ -23,7 +23,7 @@ from sapm.objective.penalty import (
     start_point,
     true_loss,
 )
-from sapm.precision import float64
+from sapm.scopes import float64
 
 LBFGS_MEMORY = 20  # pairs (step, change of the gradient) that the Hessian is estimated from
 

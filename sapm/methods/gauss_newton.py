@@ -55,7 +55,7 @@ from sapm.objective.penalty import (
     start_point,
     true_loss,
 )
-from sapm.precision import float64
+from sapm.scopes import float64
 
 ALGEBRA = ("primal", "dual", "dense", "free")
 # An entry that is not in the cache takes as long as this many operations. Measured on two cores:

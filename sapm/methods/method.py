@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array
 
-from sapm.fields import boolean, check_fields, checked, count, non_negative, optional
+from sapm.errors import (
+    LEARNING_RATE_NAMES,
+    boolean,
+    brief,
+    by_name,
+    check_fields,
+    checked,
+    choose,
+    count,
+    nearest,
+    non_negative,
+    number,
+    one_of,
+    optional,
+    positive,
+)
+from sapm.methods.alternating import PRECISIONS, alternating
+from sapm.methods.descent import descent
+from sapm.methods.engine import Engine, OnePhase
+from sapm.methods.gauss_newton import ALGEBRA, gauss_newton, start_damping
+from sapm.methods.streamed import streamed
+from sapm.methods.then import ThenEngine
 from sapm.numerics.activations import Activation
-from sapm.numerics.network import Network
-from sapm.objective.penalty import MODELS, Objective, Point
+from sapm.numerics.network import Network, initialise
+from sapm.objective.penalty import MODELS, Objective, mean_square
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,68 +125,367 @@ class Method(ABC):
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-class Engine(Protocol):
-    """The functions that the training loop calls, pure in a state of any type.
+# ---------------------------------------------------------------- the methods of the library
 
-    Attributes
+GAUSS_NEWTON_STEPS = 100  # by default
+GAUSS_NEWTON_STEPS_RELU = 200
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class GaussNewton(Method):
+    """Gauss-Newton with damping on the true loss, or first on a penalty loss whose auxiliary
+    variables are eliminated.
+
+    Parameters, beside those of `Method`
+    ------------------------------------
+    lifted : steps on the penalty loss, before those on the true loss; by default all of them for
+        the models "pm" and "sapm". 0: the true loss from the start.
+    damping : ν of the first step, for data of size 1.
+    algebra : how a step is solved: "primal" (a matrix of weights × weights), "dual" or "dense"
+        (samples × samples, without or with the Jacobian), "free" (conjugate gradients, without a
+        matrix). By default the one with the fewest operations.
+    bend : whether a step follows the second derivative of the residual along it.
+    directional : whether a PDE term is differentiated along its own direction only, where it has
+        one at every point.
+    resample : draw points anew after so many steps, where the residual is large; 0: never.
+    stages : doublings of the time interval on which a nonlinear initial-value problem is trained.
+    """
+
+    stall: float = checked(non_negative, 1e-2)
+    patience: int = checked(count(), 50)
+    lifted: int | None = checked(optional(count(0)), None)
+    damping: float | None = checked(optional(positive), None)
+    algebra: str | None = checked(optional(one_of(ALGEBRA)), None)
+    bend: bool = checked(boolean, True)
+    directional: bool = checked(boolean, True)
+    resample: int = checked(count(0), 0)
+    stages: int = checked(count(0), 0)
+
+    name: ClassVar[str] = "gauss-newton"
+
+    def engine(
+        self,
+        objective: Objective,
+        widths: Sequence[int],
+        sigma: Activation,
+        init: str,
+        start: str,
+    ) -> Engine:
+        return gauss_newton(
+            objective,
+            widths,
+            sigma,
+            lifted=self.lifted,
+            damping=self.damping,
+            algebra=self.algebra,
+            init=init,
+            start=start,
+            bend=self.bend,
+        )
+
+    def in_units(self, unit: float, sigma: Activation) -> GaussNewton:
+        return replace(self, damping=(self.damping or start_damping(sigma)) * unit)
+
+    def default_init(self, kind: str, sigma: Activation, widths: Sequence[int]) -> str:
+        if sigma.name == "relu":  # it passes half as many directions as units
+            return "looks-linear" if min(widths[1:-1]) >= 2 * widths[0] else "he"
+        return "orthogonal" if kind == "regression" else "he"
+
+    def default_start(self, kind: str) -> str:
+        return "uniform"
+
+    def default_iterations(self, kind: str, sigma: Activation) -> int:
+        return GAUSS_NEWTON_STEPS_RELU if sigma.name == "relu" else GAUSS_NEWTON_STEPS
+
+    def true_loss_from_start(self, model: str) -> bool:
+        return model == "ls" or self.lifted == 0
+
+
+def _order(name: str, value: Any) -> tuple[tuple[str, int], ...]:
+    """The blocks of a sweep as pairs (block, layer)."""
+    pairs = isinstance(value, (tuple, list)) and all(
+        isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in value
+    )
+    if (
+        not value
+        or not pairs
+        or not all(isinstance(block, str) and number(layer) % 1 == 0 for block, layer in value)
+    ):
+        raise ValueError(
+            f"{name}={brief(value)} must be a list of pairs such as ('W', 3): a block and a layer."
+        )
+    return tuple((block, int(layer)) for block, layer in value)
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class Alternating(Method):
+    """The paper's sweeps: the blocks W_l, b_l and a_l are updated one after the other.
+
+    Parameters, beside those of `Method`
+    ------------------------------------
+    joint : solve for W_l and b_l together.
+    shared : one step length for all samples of a_l.
+    order : the blocks of a sweep, such as [("W", 3), ("b", 3), ("a", 2), …].
+    polish_after : sweeps after which L-BFGS on the true loss takes over.
+    directional : see `GaussNewton`.
+    chunk : samples in memory at a time; the others stay on disk.
+    precision : "double", or "mixed": what is computed for every sample in float32.
+    """
+
+    scale: bool = checked(boolean, False)
+    joint: bool = checked(boolean, False)
+    shared: bool = checked(boolean, False)
+    order: tuple[tuple[str, int], ...] | None = checked(optional(_order), None)
+    polish_after: int | None = checked(optional(count()), None)
+    directional: bool = checked(boolean, False)
+    chunk: int | None = checked(optional(count()), None)
+    precision: str = checked(one_of(PRECISIONS), "double")
+
+    name: ClassVar[str] = "alternating"
+    models: ClassVar[tuple[str, ...]] = ("pm", "sapm")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.order is not None and (self.joint or self.shared):
+            raise ValueError(
+                "order cannot be given beside joint or shared; name the blocks in order: 'Wb' is "
+                "joint, 'a-shared' is shared."
+            )
+        if self.precision == "mixed":
+            for name in ("chunk", "polish_after"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"precision='mixed' and {name}, which works in float64, exclude each "
+                        "other; leave one of them out."
+                    )
+        if self.chunk is not None and self.needs_all_samples:
+            raise ValueError(
+                f"chunk and {self.needs_all_samples}, which needs all samples at once, exclude "
+                "each other; leave one of them out."
+            )
+
+    @property
+    def needs_all_samples(self) -> str:
+        """The first option that sweeps over chunks of samples do not have; "" without any."""
+        names = ("shared", "order", "polish_after")
+        return next((name for name in names if getattr(self, name)), "")
+
+    def engine(
+        self,
+        objective: Objective,
+        widths: Sequence[int],
+        sigma: Activation,
+        init: str,
+        start: str,
+    ) -> Engine:
+        if self.chunk is not None:
+            return streamed(objective, widths, sigma, self.joint, init=init, start=start)
+        polished = self.polish_after is not None
+        sweeps = alternating(
+            objective,
+            widths,
+            sigma,
+            self.order,
+            init=init,
+            start=start,
+            joint=self.joint,
+            shared=self.shared,
+            precision=self.precision,
+            # of few sweeps, a short compilation counts for more than their speed
+            loop=True if polished else None,
+        )
+        if not polished:
+            return sweeps
+        true_loss = replace(objective, model="ls")
+        polish = descent(true_loss, widths, sigma, "lbfgs", 1.0, 1.0, init=init)
+        return ThenEngine(sweeps, polish, jnp.asarray(self.polish_after))
+
+    def default_init(self, kind: str, sigma: Activation, widths: Sequence[int]) -> str:
+        return "paper"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Descent(Method):
+    """The engine of the methods of descent (`sapm.methods.descent`)."""
+
+    def engine(
+        self,
+        objective: Objective,
+        widths: Sequence[int],
+        sigma: Activation,
+        init: str,
+        start: str,
+    ) -> Engine:
+        rate = getattr(self, "learning_rate", 1.0)
+        halving = getattr(self, "halving", 1.0)
+        return descent(objective, widths, sigma, self.name, rate, halving, init=init, start=start)
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class GradientDescent(_Descent):
+    """Plain gradient descent on the true loss, the paper's baseline.
+
+    Parameters, beside those of `Method`
+    ------------------------------------
+    learning_rate : the first one.
+    halving : iterations in which it halves.
+    """
+
+    scale: bool = checked(boolean, False)
+    learning_rate: float = checked(positive, 0.1)
+    halving: float = checked(positive, 1e4)
+
+    name: ClassVar[str] = "gd"
+    models: ClassVar[tuple[str, ...]] = ("ls",)
+
+    def default_init(self, kind: str, sigma: Activation, widths: Sequence[int]) -> str:
+        return "paper"
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class Adam(_Descent):
+    """Adam on the network, and for "pm" and "sapm" on the auxiliary variables at once.
+
+    Parameters, beside those of `Method`
+    ------------------------------------
+    learning_rate : the first one.
+    halving : iterations in which it halves.
+    """
+
+    learning_rate: float = checked(positive, 1e-3)
+    halving: float = checked(positive, 1e4)
+
+    name: ClassVar[str] = "adam"
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class LBFGS(_Descent):
+    """L-BFGS with a line search, on the same variables as `Adam`."""
+
+    name: ClassVar[str] = "lbfgs"
+
+
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Alternating, GaussNewton, GradientDescent, Adam, LBFGS)
+}
+METHOD_NAMES = ("auto", *METHODS)
+
+
+def with_options(
+    kind: type[Method], options: Mapping[str, Any] | None = None, automatic: bool = False
+) -> Method:
+    """The method with these options as its fields.
+
+    Parameters
     ----------
-    phases : names of the phases of a run; `diagnostics` may count in them as "phase".
-    objective, widths, sigma : what it was made for.
-    seed_bytes : the memory that a step of one seed works on.
-
-    Methods
-    -------
-    init(key) : the initial state of a seed.
-    begin(network) : the state at a given network.
-    step(state) : the state after one step.
-    losses(state) : the loss that is minimised, and the true loss.
-    network(state) : the network of a state.
-    point(state) : the network and its auxiliary variables; None without auxiliary variables.
-    blocks() : the parts of a step by name, to find the one that gave a number that is not finite.
-    diagnostics(state) : further quantities of the history.
-    settled(diagnostics) : why further steps cannot change anything; "" if they can.
+    kind : the class of the method.
+    options : values of fields by name; the other fields have their defaults.
+    automatic : whether "auto" chose the method, which a message about an unknown option then says.
     """
-
-    phases: ClassVar[tuple[str, ...]]
-
-    @property
-    def objective(self) -> Objective: ...
-    @property
-    def widths(self) -> tuple[int, ...]: ...
-    @property
-    def sigma(self) -> Activation: ...
-    @property
-    def seed_bytes(self) -> int: ...
-    def init(self, key) -> Any: ...
-    def begin(self, network: Network) -> Any: ...
-    def step(self, state) -> Any: ...
-    def losses(self, state) -> tuple[Array, Array]: ...
-    def network(self, state) -> Network: ...
-    def point(self, state) -> Point | None: ...
-    def blocks(self) -> list[tuple[str, Callable]]: ...
-    def diagnostics(self, state) -> dict[str, Array]: ...
-    def settled(self, diagnostics: dict[str, float]) -> str: ...
+    known = [each.name for each in fields(kind)]
+    for name in options or {}:
+        if name not in known:
+            called = f"{kind.name} (what 'auto' stands for here)" if automatic else kind.name
+            raise ValueError(
+                f"options has {brief(name)}, which {called} does not know; it has "
+                f"{', '.join(known)}."
+                + nearest("learning_rate" if name in LEARNING_RATE_NAMES else name, known)
+            )
+    return kind(**(options or {}))
 
 
-class OnePhase(eqx.Module):
-    """What engines of one phase without diagnostics share. A step works on the jets of one layer at
-    a time.
+def stored_method(
+    name: str, options: Mapping[str, Any], own: bool, given: Method | None = None
+) -> Method:
+    """The method that a file names.
+
+    Parameters
+    ----------
+    name, options : as they are in the file.
+    own : whether the method was one of the user's own.
+    given : the user's own method, which must have that name. Without it, a `StoredMethod` stands
+        in, which gives the networks of the file and cannot train.
     """
+    if given is not None and given.name != name:
+        raise ValueError(f"the method of the file is {name!r}, not {given.name!r}; give that one.")
+    if not own:
+        return with_options(METHODS[choose("method", name, tuple(METHODS))], options)
+    if given is not None:
+        return given
+    known = {each.name for each in fields(StoredMethod)} - {"name", "stored"}
+    shared = {key: value for key, value in options.items() if key in known}
+    return StoredMethod(name=name, stored=dict(options), **shared)
 
-    phases: ClassVar[tuple[str, ...]] = ()
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMethod(Method):
+    """A method of the user's own as a file knows it: by its name and its options."""
+
+    name: str = ""  # type: ignore[misc]
+    stored: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def seed_bytes(self) -> int:
-        return 8 * self.objective.channels * max(self.widths)  # type: ignore[attr-defined]
+    def options(self) -> dict[str, Any]:
+        return self.stored
 
-    def point(self, state) -> Point | None:
-        return None
+    def engine(
+        self,
+        objective: Objective,
+        widths: Sequence[int],
+        sigma: Activation,
+        init: str,
+        start: str,
+    ) -> Engine:
+        return StoredEngine(objective, tuple(widths), sigma, init, self.name)
 
-    def blocks(self) -> list[tuple[str, Callable]]:
-        return [("the step", self.step)]  # type: ignore[attr-defined]
 
-    def diagnostics(self, state) -> dict[str, Array]:
-        return {}
+class StoredEngine(OnePhase):
+    """An engine whose state is a network, and which takes no steps."""
 
-    def settled(self, diagnostics: dict[str, float]) -> str:
-        return ""
+    objective: Objective
+    widths: tuple[int, ...] = eqx.field(static=True)
+    sigma: Activation = eqx.field(static=True)
+    weights: str = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+
+    def init(self, key) -> Network:
+        constants = self.objective.constants
+        return initialise(key, self.widths, self.sigma, self.weights, constants)
+
+    def begin(self, network: Network) -> Network:
+        return network
+
+    def step(self, state: Network) -> Network:
+        raise TypeError(f"the method {self.name!r} is not known here; give method=….")
+
+    def losses(self, state: Network) -> tuple[Array, Array]:
+        true_loss = mean_square(state, self.objective.terms)
+        return true_loss, true_loss
+
+    def network(self, state: Network) -> Network:
+        return state
+
+
+def check_pair(model: str, method: Method | type[Method]) -> None:
+    """Refuse a method that cannot minimise the loss of the model."""
+    if model in method.models:
+        return
+    if method.name == "alternating":
+        raise ValueError(
+            f"model={model!r} has no auxiliary variables, so method='alternating' cannot train it; "
+            "use 'gauss-newton', 'lbfgs', 'adam' or 'gd'."
+        )
+    if method.name == "gd":
+        raise ValueError(
+            f"method='gd' is the paper's baseline for model='ls'; for model={model!r} use "
+            "'gauss-newton', 'alternating', 'adam' or 'lbfgs'."
+        )
+    known = [name for name in MODELS if name in method.models]
+    raise ValueError(
+        f"method={method.name!r} does not train model={model!r}; use one of {', '.join(known)}."
+    )

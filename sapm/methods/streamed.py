@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from sapm.methods import closed_forms
-from sapm.methods.method import OnePhase
+from sapm.methods.engine import OnePhase
 from sapm.methods.window import Pane, Window, prepare, put_row
 from sapm.numerics.activations import Activation
 from sapm.numerics.jets import Jet
@@ -45,7 +45,7 @@ from sapm.objective.penalty import (
     weigh,
 )
 from sapm.objective.terms import Term
-from sapm.precision import float64
+from sapm.scopes import float64
 
 
 class Swept(eqx.Module):

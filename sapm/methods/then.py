@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from sapm.methods.method import Engine, OnePhase
+from sapm.methods.engine import Engine, OnePhase
 from sapm.numerics.activations import Activation
 from sapm.numerics.lstsq import over_seeds
 from sapm.numerics.network import Network

@@ -45,7 +45,7 @@ from sapm.objective.weights import (
     tangent_spread,
     value_spread,
 )
-from sapm.precision import float64
+from sapm.scopes import float64
 
 MODELS = ("ls", "pm", "sapm")
 STARTS = ("uniform", "forward", "noise")

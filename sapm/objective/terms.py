@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from sapm.numerics.jets import Jet
 from sapm.objective.losses import Loss, Scaled, Square
 from sapm.objective.operators import Composed, Linear, Nonlinear, Operator, Value
-from sapm.precision import float64
+from sapm.scopes import float64
 
 
 class Term(eqx.Module):

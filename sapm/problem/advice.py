@@ -20,7 +20,6 @@ import numpy as np
 
 from sapm.errors import Advice, AdviceKind
 from sapm.numerics.activations import Activation
-from sapm.precision import float64
 from sapm.problem.characteristics import trace_back
 from sapm.problem.conditions import (
     BoundaryCondition,
@@ -32,10 +31,11 @@ from sapm.problem.conditions import (
     Periodic,
     Stated,
 )
-from sapm.problem.domain import Box, Coordinates
+from sapm.problem.domain import Box, Coordinates, Domain, Shape, stem
 from sapm.problem.equation import Key, called
 from sapm.problem.functions import evaluate, numbers_of, place, tried
-from sapm.problem.shapes import Combination, Domain, Product, Shape, stem
+from sapm.problem.shapes import Combination, Product
+from sapm.scopes import float64
 
 FACE_POINTS = 32  # points on a face, or in the domain, at which functions are compared
 FEW_POINTS = 8  # points that show which derivatives an equation contains

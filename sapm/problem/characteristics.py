@@ -15,9 +15,9 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
-from sapm.precision import float64
 from sapm.problem.conditions import LinearCondition, Stated
-from sapm.problem.shapes import Domain
+from sapm.problem.domain import Domain
+from sapm.scopes import float64
 
 if TYPE_CHECKING:
     from scipy.integrate._ivp.ivp import OdeResult

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sapm.errors import brief, by_name, nearest, number
-from sapm.problem.data import inside
+from sapm.problem.domain import Domain, stem
 from sapm.problem.equation import Equation, unknowns
-from sapm.problem.functions import evaluate, function_of_point, place, table
-from sapm.problem.shapes import Domain, stem
+from sapm.problem.functions import evaluate, function_of_point, inside, place, table
 
 # ---------------------------------------------------------------- what all conditions share
 

@@ -20,57 +20,23 @@ import jax
 import numpy as np
 from numpy.lib import format as npy
 
-from sapm.errors import brief, by_name, integer
+from sapm.errors import brief, by_name
 from sapm.objective.losses import Loss, Square
 from sapm.objective.terms import Term, value_term
-from sapm.problem.functions import evaluate, function_of_point, place, sized, table
+from sapm.problem.domain import Domain
+from sapm.problem.functions import (
+    domain_checked,
+    evaluate,
+    function_of_point,
+    interior_points,
+    no_points,
+    sized,
+    table,
+)
 from sapm.problem.samples import Samples, data_scaling
-from sapm.problem.shapes import Domain, Shape
 
 SKETCH_SAMPLES = 1000  # samples that stand for data too large for memory
 READ_NUMBERS = 2**21  # numbers read from disk at a time
-
-
-def domain_checked(domain) -> Domain:
-    """The domain, or an error where it is none."""
-    if not isinstance(domain, Shape):
-        raise TypeError(
-            f"domain={brief(domain)} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)), "
-            "sapm.Ball(10) or a combination of them."
-        )
-    return domain  # type: ignore[return-value]
-
-
-def interior_points(domain: Domain, points, what: str, start: int) -> np.ndarray:
-    """Points of the domain, (n, d).
-
-    Parameters
-    ----------
-    points
-        How many Halton points, or an array of points, which must lie in the domain.
-    what
-        The name of the setting, for errors.
-    start
-        The index of the first Halton point.
-    """
-    if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
-        return domain.points(integer(what, points), start)
-    x = table(what, points, len(domain.names))
-    inside(domain, x, what)
-    return x
-
-
-def inside(domain: Domain, x: np.ndarray, what: str) -> None:
-    """Raise an error where a point lies outside the domain."""
-    outside = domain.gap(x) < -1e-9
-    if outside.any():
-        at = place(domain.names, x[outside.argmax()])
-        raise ValueError(f"{what} has a point outside the domain: {at}.")
-
-
-def no_points(test_points) -> bool:
-    """Whether no test points are asked for."""
-    return isinstance(test_points, (int, np.integer)) and test_points == 0
 
 
 # ---------------------------------------------------------------- a function to learn

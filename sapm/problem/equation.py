@@ -25,9 +25,9 @@ import numpy as np
 
 from sapm.errors import LARGEST_SIZE, brief, nearest, one_by_one, split
 from sapm.numerics.jets import Forms, Orders, channel, polarised
-from sapm.precision import float64
 from sapm.problem.domain import ARRAY_ATTRIBUTES, Coordinates
 from sapm.problem.functions import NEEDS_NUMBERS, known, numbers_of, place
+from sapm.scopes import float64
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
 

@@ -14,9 +14,9 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float
 
-from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief
-from sapm.precision import float64
-from sapm.problem.domain import Coordinates, NotANumber
+from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, integer
+from sapm.problem.domain import Coordinates, Domain, NotANumber, Shape
+from sapm.scopes import float64
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -240,6 +240,48 @@ def sized(name: str, largest: np.ndarray) -> None:
             f"{name} has {largest[j]:g} as the largest number of column {j}; it must be 0 or "
             f"between {SMALLEST_SIZE:g} and {LARGEST_SIZE:g}: state the data in other units."
         )
+
+
+def domain_checked(domain) -> Domain:
+    """The domain, or an error where it is none."""
+    if not isinstance(domain, Shape):
+        raise TypeError(
+            f"domain={brief(domain)} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)), "
+            "sapm.Ball(10) or a combination of them."
+        )
+    return domain  # type: ignore[return-value]
+
+
+def interior_points(domain: Domain, points, what: str, start: int) -> np.ndarray:
+    """Points of the domain, (n, d).
+
+    Parameters
+    ----------
+    points
+        How many Halton points, or an array of points, which must lie in the domain.
+    what
+        The name of the setting, for errors.
+    start
+        The index of the first Halton point.
+    """
+    if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
+        return domain.points(integer(what, points), start)
+    x = table(what, points, len(domain.names))
+    inside(domain, x, what)
+    return x
+
+
+def inside(domain: Domain, x: np.ndarray, what: str) -> None:
+    """Raise an error where a point lies outside the domain."""
+    outside = domain.gap(x) < -1e-9
+    if outside.any():
+        at = place(domain.names, x[outside.argmax()])
+        raise ValueError(f"{what} has a point outside the domain: {at}.")
+
+
+def no_points(test_points) -> bool:
+    """Whether no test points are asked for."""
+    return isinstance(test_points, (int, np.integer)) and test_points == 0
 
 
 def place(names: Sequence[str], row: np.ndarray) -> str:

@@ -21,10 +21,9 @@ from sapm.errors import brief, number
 from sapm.numerics.activations import sin
 from sapm.numerics.jets import Jet, jet_of, lift
 from sapm.numerics.layers import Dense
-from sapm.precision import float64
-from sapm.problem.domain import Ball, Box, Coordinates
+from sapm.problem.domain import Ball, Box, Coordinates, Domain
 from sapm.problem.functions import numbers_of
-from sapm.problem.shapes import Domain
+from sapm.scopes import float64
 
 # ---------------------------------------------------------------- inputs of the network
 
@@ -130,7 +129,7 @@ def embedding_for(
     frame: tuple[np.ndarray, np.ndarray],
     periodic: Sequence[int] = (),
     fourier: Fourier | None = None,
-) -> Embedding | None:
+) -> Embedding:
     """Sine and cosine of every periodic coordinate, and Fourier features of the others.
 
     Parameters
@@ -141,11 +140,7 @@ def embedding_for(
         Indices of the periodic coordinates.
     fourier
         Fourier features of the other coordinates.
-
-    Returns None where neither is asked for.
     """
-    if not periodic and fourier is None:
-        return None
     center, spread = frame
     d = len(center)
     unchanged = [i for i in range(d) if i not in periodic]

@@ -20,22 +20,32 @@ from sapm.objective.terms import (
     second_order_term,
     value_term,
 )
-from sapm.precision import float64
 from sapm.problem.advice import ill_posed
 from sapm.problem.conditions import (
     BoundaryCondition,
     Condition,
+    Initial,
     LinearCondition,
     Observed,
     Periodic,
     check_agreement,
 )
-from sapm.problem.data import Function, Regression, domain_checked, interior_points, no_points
+from sapm.problem.data import Function, Regression
+from sapm.problem.domain import Domain
 from sapm.problem.equation import Equation, called
-from sapm.problem.functions import NEEDS_NUMBERS, evaluate, function_of_point, place, table
+from sapm.problem.functions import (
+    NEEDS_NUMBERS,
+    domain_checked,
+    evaluate,
+    function_of_point,
+    interior_points,
+    no_points,
+    place,
+    table,
+)
 from sapm.problem.inputs import Ansatz, Embedding, Fourier, embedding_for
 from sapm.problem.samples import Samples, embedded, hardened, strength
-from sapm.problem.shapes import Domain
+from sapm.scopes import float64
 
 PROBE_POINTS = 64  # points at which a residual is traced
 STRENGTH_POINTS = 256  # points from which the weight of the boundary follows
@@ -106,7 +116,9 @@ class PDE:
                 i for c in self.conditions if isinstance(c, Periodic) for i in c.indices(domain)
             )
         )
-        put("embedding", embedding_for(domain.frame, periodic, self.features))
+        plain = not periodic and self.features is None
+        embedding = None if plain else embedding_for(domain.frame, periodic, self.features)
+        put("embedding", embedding)
         probe = domain.points(PROBE_POINTS, 1)
         parameters = _checked_parameters(self.parameters, domain.names)
         put("equation", Equation.read(self.residual, domain.names, probe, parameters))
@@ -311,6 +323,15 @@ class PDE:
         return self.equation.first_order_linear and not any(
             isinstance(c, (Periodic, Observed, Condition)) for c in self.conditions
         )
+
+    @property
+    def evolves(self) -> bool:
+        """Whether the problem may be trained in stages of time: it is nonlinear, has an initial
+        condition, and no unknown numbers.
+        """
+        equation = self.equation
+        starts = any(isinstance(c, Initial) for c in self.conditions)
+        return bool(equation.nonlinear) and not equation.parameters and starts
 
     def faces(self, condition: BoundaryCondition) -> tuple[str, ...]:
         """The faces a condition holds on; unless it names them, none that is periodic."""

@@ -22,9 +22,9 @@ from sapm.numerics.network import Network
 from sapm.objective.losses import Loss, Square
 from sapm.objective.operators import Composed, Linear, Nonlinear, Operator, Value
 from sapm.objective.terms import Term
-from sapm.precision import float64
 from sapm.problem.domain import domain_from
 from sapm.problem.inputs import Ansatz, Embedding, embedding_from
+from sapm.scopes import float64
 
 Weights = Sequence[tuple[Any, Any]]
 Arrays = Mapping[str, np.ndarray]

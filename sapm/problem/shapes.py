@@ -13,163 +13,18 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
-from scipy.stats import qmc
 
-if TYPE_CHECKING:
-    from sapm.problem.domain import Box
+from sapm.problem.domain import FACE_TOLERANCE, Part, Shape, halton, stem
 
 PROBE_POINTS = 2**14  # Halton points that measure a shape or a face; empty if it holds none of them
 MAX_POINTS_PER_TRIAL = 2**18
-FACE_TOLERANCE = 1e-8  # of the gap: a point this close to the boundary is on it
 TIE_TOLERANCE = 1e-10  # of the gap: a point this close to a part's face is decided by neighbours
 NORMAL_STEP = 1e-7  # across a face, as a fraction of the smallest width
 TANGENT_STEP = 2e-6  # along a face, as a fraction of the smallest width
 SAME_DIRECTION_COSINE = 1 - 1e-6  # of the angle between two normals that count as equal
 PROBE_DIRECTIONS = 64  # pairs of diagonals that are probed in more than four dimensions
-
-
-def halton(n: int, dimension: int, start: int = 0) -> np.ndarray:
-    """Points start, …, start + n - 1 of the Halton sequence in the unit cube: (n, dimension)."""
-    if dimension == 0:
-        return np.zeros((n, 0))
-    sequence = qmc.Halton(dimension, scramble=False)
-    sequence.num_generated = start  # `fast_forward` would compute all the points before it
-    return sequence.random(n)
-
-
-class Domain(Protocol):
-    """What a problem asks of a domain of dimension d. Faces are named pieces of the boundary."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the coordinates, d of them."""
-        ...
-
-    @property
-    def faces(self) -> tuple[str, ...]:
-        """The names of the faces."""
-        ...
-
-    @property
-    def sides(self) -> np.ndarray:
-        """The width of a box around the domain along every coordinate: (d,)."""
-        ...
-
-    @property
-    def first(self) -> int:
-        """The index of the first Halton point that is used."""
-        ...
-
-    @property
-    def frame(self) -> tuple[np.ndarray, np.ndarray]:
-        """The centre of a box around the domain and half its widths: two arrays (d,)."""
-        ...
-
-    @property
-    def volume(self) -> float:
-        """The d-dimensional measure of the domain."""
-        ...
-
-    @property
-    def convex(self) -> bool:
-        """Whether the domain is known to be convex."""
-        ...
-
-    @property
-    def smallest_width(self) -> np.ndarray:
-        """The width of the smallest part along every coordinate: (d,)."""
-        ...
-
-    def points(self, n: int, start: int | None = None) -> np.ndarray:
-        """n points inside, number `start` of the sequence and those after it: (n, d)."""
-        ...
-
-    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
-        """n points on a face, number `start` of its sequence and those after it: (n, d)."""
-        ...
-
-    def area(self, face: str) -> float:
-        """The (d-1)-dimensional measure of a face."""
-        ...
-
-    def normal(self, face: str, x: np.ndarray) -> np.ndarray:
-        """The outward unit normals at points x of a face: (n, d)."""
-        ...
-
-    def gap(self, x: np.ndarray) -> np.ndarray:
-        """The distance of points x (n, d) to the boundary as a fraction of the width: (n,).
-
-        Positive inside, negative outside.
-        """
-        ...
-
-    def on_face(self, face: str, x: np.ndarray) -> np.ndarray:
-        """Which of the points x (n, d) lie on a face: (n,) of bool."""
-        ...
-
-    def snap(self, x: np.ndarray) -> np.ndarray:
-        """Points x (n, d) close to the boundary, moved onto it."""
-        ...
-
-    def describe(self) -> dict:
-        """The domain as JSON; `domain_from` makes it again."""
-        ...
-
-
-class Part(Domain, Protocol):
-    """What a shape also asks of its parts. `face=None` means the inside."""
-
-    def cube_dimension(self, face: str | None = None) -> int:
-        """How many numbers in (0, 1) `from_cube` takes per point."""
-        ...
-
-    def from_cube(self, u: np.ndarray, face: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Points of the unit cube, u (n, cube_dimension), spread evenly over a simple region.
-
-        The region contains the inside, or the face. Returns the points (n, d) and which of them
-        belong to the inside, or to the face: (n,) of bool.
-        """
-        ...
-
-    def region_measure(self, face: str | None = None) -> float:
-        """The measure of the region that `from_cube` fills."""
-        ...
-
-
-class Shape:
-    """The operators of all domains.
-
-    a | b, a & b and a - b need the same coordinates in both shapes, a * b needs different ones.
-    """
-
-    def __or__(self: Part, other: Shape) -> Combination:
-        return Combination("union", self, _operand("|", other))
-
-    def __and__(self: Part, other: Shape) -> Combination:
-        return Combination("intersection", self, _operand("&", other))
-
-    def __sub__(self: Part, other: Shape) -> Combination:
-        return Combination("difference", self, _operand("-", other))
-
-    def __mul__(self: Part, other: Shape) -> Box | Product:
-        return Product(self, _operand("*", other))
-
-
-def _operand(sign: str, other: object) -> Part:
-    if not isinstance(other, Shape):
-        raise TypeError(
-            f"domain {sign} {other!r}: that is not a domain; use a sapm.Box, a sapm.Ball or a "
-            "shape made of them."
-        )
-    return cast(Part, other)
-
-
-def stem(face: str) -> str:
-    """A face's name without its number."""
-    return face.partition(" ")[0]
 
 
 def numbered(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:

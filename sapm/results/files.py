@@ -27,8 +27,8 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.errors import brief, json_safe, shown
-from sapm.precision import THREAD_VARIABLES
-from sapm.training.devices import first_process
+from sapm.scopes import THREAD_VARIABLES
+from sapm.training.devices import first_process, installed_memory
 
 FORMAT = 2  # version of the .sapm file; a reader refuses a higher one
 LARGEST_JSON_BYTES = 2**28  # a larger description was not written by sapm
@@ -109,13 +109,6 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def installed_memory() -> float:
-    """Bytes of memory of this machine; infinite where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return float("inf")
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # ---------------------------------------------------------------- the .sapm file

@@ -21,9 +21,9 @@ import numpy as np
 from sapm.errors import brief
 from sapm.numerics.activations import ACTIVATIONS, Activation
 from sapm.numerics.activations import activation as find_activation
-from sapm.precision import float64
 from sapm.results.export import fill
 from sapm.results.solution import Solution, forward
+from sapm.scopes import float64
 
 Weights = list[tuple[Any, Any]]  # (W, b) of every layer, NumPy in float64, W is (out, in)
 # two networks are equal up to this fraction of their variation, and this fraction of their size

@@ -15,10 +15,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.errors import Advice, AdviceKind, brief, number, shown
-from sapm.fields import Check, check_fields, checked, choose, count, text
-from sapm.methods.method import Engine, Method
-from sapm.methods.options import check_pair, stored_method
+from sapm.errors import (
+    Advice,
+    AdviceKind,
+    Check,
+    brief,
+    check_fields,
+    checked,
+    choose,
+    count,
+    number,
+    shown,
+    text,
+)
+from sapm.methods.engine import Engine
+from sapm.methods.method import Method, check_pair, stored_method
 from sapm.numerics.activations import ACTIVATIONS
 from sapm.training.plan import Plan
 from sapm.training.run import Run, SamplerState, Status

@@ -12,18 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from sapm.errors import integer, warn
-from sapm.methods.method import Method
-from sapm.methods.options import METHODS, StoredMethod
+from sapm.methods.method import METHODS, Method, StoredMethod
 from sapm.numerics.activations import ACTIVATIONS, Activation, activation
-from sapm.numerics.network import Network
-from sapm.objective.certificate import Certificate
 from sapm.objective.losses import Loss
 from sapm.objective.penalty import mean_square
-from sapm.objective.terms import Term
-from sapm.precision import float64
+from sapm.objective.weights import Certificate
 from sapm.problem.characteristics import reference
 from sapm.problem.domain import domain_from
 from sapm.problem.pde import PDE
@@ -47,9 +42,9 @@ from sapm.results.estimates import (
 )
 from sapm.results.export import NOT_A_NETWORK
 from sapm.results.files import environment
-from sapm.results.rows import History, Row
 from sapm.results.solution import Solution, relative_error
-from sapm.results.table import Summary, summary
+from sapm.results.table import History, Row, Summary, summary
+from sapm.scopes import float64
 from sapm.training.plan import Plan, states_at
 from sapm.training.run import Run, ranking
 from sapm.training.seeds import Success, success
@@ -172,7 +167,7 @@ class Result:
     def _residual(self, u: Solution) -> float:
         """The root mean square of the PDE's residual at the test points."""
         network = network_of(self.samples, u.network_weights, u.sigma)
-        return float(np.sqrt(_mean_square(network, self.samples.held)))
+        return float(np.sqrt(_mean_square(network, (self.samples.held,))))
 
     def success(self, below: float | None = None) -> Success:
         """How many seeds succeeded, with a 95 % interval: those whose final loss is below a tenth
@@ -318,9 +313,7 @@ class Result:
         return path
 
 
-@jax.jit
-def _mean_square(network: Network, term: Term) -> Array:
-    return mean_square(network, [term])
+_mean_square = jax.jit(mean_square)
 
 
 @jax.jit
@@ -346,6 +339,22 @@ def weights_of(run: Run, samples: Samples, plan: Plan) -> list[list[tuple[np.nda
     states = run.states if run.kept is None else run.kept
     layers = jax.tree.map(np.asarray, _weights(run.method, states))
     return [scaling.original([(W[i], b[i]) for W, b in layers]) for i in range(len(run.seeds))]
+
+
+@float64
+def compared(run: Run, samples: Samples, plan: Plan) -> Run:
+    """The run with scores to rank its seeds by. If networks of different iterations stand for the
+    seeds, their losses are of different points and cannot be compared. The score is then the true
+    loss with the residual at the test points. Otherwise the run is returned as it is.
+    """
+    records = set(run.chosen[~run.lost].tolist())
+    first_points = plan.points is not None and not run.sampler.redrawn
+    if samples.held is None or len(records) < 2 or first_points:
+        return run
+    terms = (samples.held, *samples.terms[1:])
+    weights = weights_of(run, samples, plan)
+    scores = [float(_mean_square(network_of(samples, w, run.method.sigma), terms)) for w in weights]
+    return replace(run, scores=np.nan_to_num(scores, nan=np.inf))
 
 
 def solution(

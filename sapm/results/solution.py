@@ -15,9 +15,9 @@ from jaxtyping import Array, ArrayLike
 
 from sapm.errors import brief, nearest, one_by_one, split
 from sapm.numerics.activations import Activation
-from sapm.precision import float64
 from sapm.problem.data import OnDisk, on_disk
 from sapm.problem.inputs import Ansatz, Component, Embedding
+from sapm.scopes import float64
 
 if TYPE_CHECKING:
     from torch.nn import Sequential  # type: ignore[import-not-found]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from sapm.catalogue import CATALOGUE, paper_tables
-from sapm.objective.certificate import ROUNDING
+from sapm.objective.weights import ROUNDING
 from sapm.results import files
 from sapm.results.page import ACCENT, BOUND_COLOUR, FAINT, INK, POLICY, STYLE, _positive, image
 from sapm.studies.reproduce import VERDICTS, OffSample, Row, paper_row, verdict

@@ -24,13 +24,12 @@ import numpy as np
 
 from sapm.catalogue import CATALOGUE, PAPER, Entry, paper_tables
 from sapm.driver.solve import resume, solve
-from sapm.errors import brief, nearest
-from sapm.fields import choose
-from sapm.objective.certificate import ROUNDING
+from sapm.errors import brief, choose, nearest
+from sapm.objective.weights import ROUNDING
 from sapm.results import files
 from sapm.results.files import environment
 from sapm.results.result import Result
-from sapm.training.interrupts import interrupt, unless_interrupted
+from sapm.scopes import interrupt, unless_interrupted
 
 MODELS = ("ls", "pm", "sapm")
 RATES = {  # learning rates of LS by the kind of problem; each halves five times over a run

@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sapm.errors import brief
-from sapm.methods.method import Engine
+from sapm.methods.engine import Engine
 from sapm.objective.terms import Term
 
 SEED_AXIS = "seeds"
@@ -239,6 +239,13 @@ def _each_term(tree: Any, change: Callable[[Term], Term], others: Callable = lam
 def _put(x, sharding: NamedSharding):
     whole = np.asarray(x)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+
+def installed_memory() -> float:
+    """Bytes of memory of this machine; infinite where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return float("inf")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # ---------------------------------------------------------------- several processes

@@ -22,13 +22,12 @@ from jax import lax
 from jax.sharding import Mesh
 
 from sapm.errors import Advice
-from sapm.methods.method import Engine
+from sapm.methods.engine import Engine
 from sapm.numerics.lstsq import SEEDS_AXIS
-from sapm.objective.certificate import bound
 from sapm.objective.terms import Term
-from sapm.precision import float64
+from sapm.objective.weights import bound
+from sapm.scopes import float64, interrupt, never, unless_interrupted
 from sapm.training.devices import Layout, agreed, anywhere
-from sapm.training.interrupts import interrupt, never, unless_interrupted
 from sapm.training.run import Observer, Progress, Run, Status, ranking
 from sapm.training.seeds import Group, Groups, room, seated, stepped
 
@@ -679,7 +678,7 @@ def loop(
     stepping: gives the stepper for an engine.
     observers: see every `Progress`; the run ends where one of them returns True.
     sampler: changes the points; None: they are fixed.
-    interrupted: whether Ctrl-C was pressed, see `sapm.training.interrupts`.
+    interrupted: whether Ctrl-C was pressed, see `sapm.scopes`.
     spent: seconds that have gone by and count.
     """
     course = _Course(begin, rules, stepping, observers, sampler or Fixed(), interrupted, spent)

@@ -10,16 +10,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.errors import brief, json_safe
-from sapm.fields import boolean, check_fields, checked, count, one_of, optional, positive, text
-from sapm.methods.method import Engine, Method
-from sapm.methods.options import Alternating, GaussNewton
+from sapm.errors import (
+    boolean,
+    brief,
+    check_fields,
+    checked,
+    count,
+    json_safe,
+    one_of,
+    optional,
+    positive,
+    text,
+)
+from sapm.methods.engine import Engine
+from sapm.methods.method import Alternating, GaussNewton, Method
 from sapm.numerics.activations import Activation
 from sapm.numerics.network import INITIALISERS, Network
 from sapm.objective.penalty import MODELS, STARTS, objective
 from sapm.objective.terms import directional
-from sapm.precision import float64
 from sapm.problem.samples import Samples, Scaling, scaling_of
+from sapm.scopes import float64
 
 MOST_LAYERS = 10**4
 MOST_UNITS = 10**6
@@ -96,7 +106,10 @@ class Plan:
     retry: bool = checked(boolean, False)
     from_network: bool = checked(boolean, False)
 
-    def __post_init__(self) -> None:
+    def check(self) -> Plan:
+        """The plan with every field checked, for one that was read from a file: `Settings` has
+        checked all others.
+        """
         check_fields(self)
         for name, value, length in (
             ("width", self.width, self.depth - 1),
@@ -108,6 +121,7 @@ class Plan:
                     f"{name}={brief(list(value))} has {len(value)} numbers; depth={self.depth} "
                     f"needs {length}."
                 )
+        return self
 
     # ---------------------------------------------------------------- decisions
 
@@ -193,7 +207,7 @@ class Plan:
         names = [each.name for each in fields(Plan)]
         if lacking := [name for name in names if name not in entries]:
             raise ValueError(f"the settings lack {lacking[0]}.")
-        return Plan(**{name: entries[name] for name in names})
+        return Plan(**{name: entries[name] for name in names}).check()
 
 
 def hidden_units(width: int | Sequence[int], depth: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 
-from sapm.training.interrupts import unless_interrupted
+from sapm.scopes import unless_interrupted
 
 HEARTBEAT_SECONDS = 30  # without a heartbeat, a process on another machine counts as lost
 EXIT_PROCESS_LOST = 1  # exit code of a run that lost a process

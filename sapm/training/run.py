@@ -11,11 +11,10 @@ import jax
 import numpy as np
 
 from sapm.errors import Advice, brief, number
-from sapm.methods.method import Engine
+from sapm.methods.engine import Engine
 from sapm.numerics.network import Network
-from sapm.objective.certificate import Certificate, certificate
-from sapm.objective.weights import steepness
-from sapm.precision import float64
+from sapm.objective.weights import Certificate, certificate, steepness
+from sapm.scopes import float64
 
 
 class Status(StrEnum):

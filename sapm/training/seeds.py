@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from sapm.errors import brief, number
-from sapm.methods.method import Engine
+from sapm.methods.engine import Engine
 from sapm.numerics.lstsq import SEEDS_AXIS
 from sapm.objective.penalty import mean_square
 from sapm.objective.terms import Term

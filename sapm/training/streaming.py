@@ -33,9 +33,9 @@ from sapm.methods.streamed import (
     solve_layer,
 )
 from sapm.objective.terms import Term
-from sapm.precision import float64
 from sapm.problem.data import Regression, Scratch
 from sapm.problem.samples import Scaling
+from sapm.scopes import float64
 from sapm.training.loop import Step, settled
 from sapm.training.seeds import Group, Groups, measured
 

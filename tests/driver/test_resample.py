@@ -245,10 +245,10 @@ def test_a_callback_that_stops_where_points_are_drawn():
 
 def test_an_interrupt_when_training_is_over_loses_nothing(tmp_path, monkeypatch):
     """Such as a second Ctrl-C: what this call has reached is kept, not what it began with."""
-    from sapm.driver import attempt
+    from sapm.driver import solve as driver
 
     sapm.solve(string(), **TINY, max_iter=5, out=tmp_path / "run", options={"resample": 0})
-    trained = attempt.loop
+    trained = driver.loop
 
     def cut(begin, rules, stepping, observers, *rest):
         def press(progress):
@@ -257,7 +257,7 @@ def test_an_interrupt_when_training_is_over_loses_nothing(tmp_path, monkeypatch)
 
         return trained(begin, rules, stepping, [*observers, press], *rest)
 
-    monkeypatch.setattr(attempt, "loop", cut)
+    monkeypatch.setattr(driver, "loop", cut)
     result = sapm.resume(tmp_path / "run", max_iter=12, problem=string(), progress=False)
     assert result.run.status == ("interrupted",) and result.history["iteration"].max() == 12
     assert (

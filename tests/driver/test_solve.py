@@ -19,11 +19,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import sapm
 from sapm.driver import progress
-from sapm.driver.doubts import doubts
-from sapm.driver.settings import plan
+from sapm.driver.settings import doubts, plan
 from sapm.numerics.jets import Jet
-from sapm.precision import THREAD_VARIABLES, one_thread
 from sapm.results import page
+from sapm.scopes import THREAD_VARIABLES, one_thread
 from sapm.training import seeds as seeding
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import sapm
-from sapm.driver import attempt, points
-from sapm.driver.points import early, evolves
+from sapm.driver import points
+from sapm.driver import solve as driver
+from sapm.driver.points import early
 from sapm.driver.settings import plan as planned
 from sapm.driver.solve import IN_SECOND, _failed
 
@@ -59,9 +60,9 @@ def test_what_begins_near_a_state_that_it_leaves_slowly_is_solved():
 @pytest.mark.slow
 def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
     """With the same numbers as if it had not been; its folder holds the second attempt alone."""
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
     monkeypatch.setattr(
-        "sapm.methods.options.GAUSS_NEWTON_STEPS", 20
+        "sapm.methods.method.GAUSS_NEWTON_STEPS", 20
     )  # so few that nothing is solved by then
     t = np.linspace(0, 10, 101)
     seen = []
@@ -133,12 +134,12 @@ def test_where_there_is_a_second_attempt(monkeypatch):
     """For nonlinear equations that begin somewhere, unless the steps are counted by the user or the
     time is spent.
     """
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
 
     def plan(problem, **more):
         return planned(problem, **more)
 
-    assert evolves(growth()) and plan(growth()).retry
+    assert growth().evolves and plan(growth()).retry
     for more in (
         {"max_iter": 100},
         {"options": {"resample": 0}},
@@ -151,11 +152,7 @@ def test_where_there_is_a_second_attempt(monkeypatch):
     known = sapm.PDE(
         sapm.Box(t=(0, 1)), lambda p, u: u.t + p.k * u.value**2, seen, parameters={"k": 1.0}
     )
-    assert (
-        not evolves(linear)
-        and not evolves(known)
-        and not evolves(sapm.Regression([[1.0], [2.0]], [1.0, 2.0]))
-    )
+    assert not linear.evolves and not known.evolves
     for problem in (linear, known):
         with pytest.raises(
             ValueError,
@@ -213,8 +210,8 @@ def test_stages_end_in_time(monkeypatch):
 @pytest.mark.slow
 def test_a_second_attempt_with_points_of_ones_own_to_test_at(monkeypatch):
     """They stay what they are. Ctrl-C before it has begun leaves the first, which is not lost."""
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
-    monkeypatch.setattr("sapm.methods.options.GAUSS_NEWTON_STEPS", 4)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
+    monkeypatch.setattr("sapm.methods.method.GAUSS_NEWTON_STEPS", 4)
     own = SMALL | {"test_points": np.linspace(0.1, 9.9, 20)[:, None], "options": {"resample": 1}}
     result = sapm.solve(growth(), **own)
     assert result.config["options"]["stages"] == 3 and np.array_equal(
@@ -228,8 +225,8 @@ def test_a_second_attempt_with_points_of_ones_own_to_test_at(monkeypatch):
             raise KeyboardInterrupt
         return trained(begin, *rest)
 
-    trained = attempt.loop
-    monkeypatch.setattr(attempt, "loop", pressed)
+    trained = driver.loop
+    monkeypatch.setattr(driver, "loop", pressed)
     first = sapm.solve(growth(), **own)
     assert (
         "interrupted" not in first.run.status
@@ -243,8 +240,8 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
     """In the estimate after the first attempt, in its points, or in the second: it is said, and the
     first is what there is.
     """
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
-    monkeypatch.setattr("sapm.methods.options.GAUSS_NEWTON_STEPS", 20)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
+    monkeypatch.setattr("sapm.methods.method.GAUSS_NEWTON_STEPS", 20)
     monkeypatch.setattr(points, "no_longer_falls", lambda sizes: True)
     few = SMALL | {"options": {"resample": 5}}
 
@@ -268,17 +265,17 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
         patch.setattr(sapm.PDE, "samples", lambda *a, **n: pressed() if over else state(*a, **n))
         patch.setattr("sapm.driver.solve._failed", lambda result, seconds: over.append(1) or True)
         assert cut(solve())
-    trained = attempt.loop
+    trained = driver.loop
 
     def pressed_in_the_second(begin, *rest):
         return pressed() if begin.attempt == 2 else trained(begin, *rest)
 
-    monkeypatch.setattr(attempt, "loop", pressed_in_the_second)
+    monkeypatch.setattr(driver, "loop", pressed_in_the_second)
     assert cut(solve(out=tmp_path / "run"))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["interrupted"].startswith(
         "interrupted"
     )
-    monkeypatch.setattr(attempt, "loop", trained)
+    monkeypatch.setattr(driver, "loop", trained)
     kept = sapm.load(tmp_path / "run", growth())  # the file and its page say it too
     assert (
         kept.run.cut == IN_SECOND and IN_SECOND in kept.report(tmp_path / "page.html").read_text()
@@ -298,8 +295,8 @@ def test_an_interrupt_is_forgotten_by_what_goes_on(tmp_path, monkeypatch):
     """Also where going on is no more than a look at other points; then comes the second attempt, as
     it would have.
     """
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
-    monkeypatch.setattr("sapm.methods.options.GAUSS_NEWTON_STEPS", 20)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
+    monkeypatch.setattr("sapm.methods.method.GAUSS_NEWTON_STEPS", 20)
     monkeypatch.setattr(points, "no_longer_falls", lambda sizes: True)
     few = SMALL | {"options": {"resample": 5}}
     whole = sapm.solve(growth(), **few)

@@ -14,7 +14,7 @@ from sapm.methods.linearise import dense, flatten, unflatten
 from sapm.numerics.jets import Jet
 from sapm.numerics.network import initialise
 from sapm.objective.penalty import objective
-from sapm.precision import float64
+from sapm.scopes import float64
 
 TINY = {"depth": 3, "width": 8, "points": 30, "boundary_points": 4, "test_points": 20, "seeds": 1}
 SLOPE = brentq(lambda slope: slope + (3 + slope) ** 3 - 1, -3, 0)  # u = 3 + slope x

@@ -14,9 +14,9 @@ from sapm.numerics.activations import ACTIVATIONS
 from sapm.numerics.jets import Jet
 from sapm.numerics.layers import Dense, Layer
 from sapm.numerics.network import Network
-from sapm.objective.certificate import certificate
 from sapm.objective.penalty import mean_square, objective, penalty, start_point
 from sapm.objective.terms import pde_term, value_term
+from sapm.objective.weights import certificate
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

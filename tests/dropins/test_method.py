@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sapm
-from sapm.methods.method import OnePhase
+from sapm.methods.engine import OnePhase
 from sapm.numerics.activations import Activation
 from sapm.numerics.network import Network, initialise
 from sapm.objective.penalty import Objective, mean_square, true_loss

@@ -11,8 +11,8 @@ from sapm.methods.gauss_newton import gauss_newton
 from sapm.methods.linearise import dense, flatten, unflatten
 from sapm.numerics.jets import jet_of
 from sapm.numerics.network import initialise
-from sapm.objective.certificate import certificate
 from sapm.objective.penalty import mean_square, objective
+from sapm.objective.weights import certificate
 from sapm.problem.domain import Coordinates
 
 pytestmark = pytest.mark.usefixtures("double_precision")

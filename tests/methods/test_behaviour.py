@@ -6,9 +6,9 @@ from scipy.stats import qmc
 
 from sapm.methods.alternating import alternating
 from sapm.numerics.activations import relu, sin
-from sapm.objective.certificate import ROUNDING
 from sapm.objective.penalty import objective
 from sapm.objective.terms import pde_term, value_term
+from sapm.objective.weights import ROUNDING
 from sapm.training.loop import train
 
 

@@ -17,7 +17,6 @@ from sapm.methods.linearise import dense, flatten, gram, squares, times, transpo
 from sapm.numerics.activations import activation
 from sapm.numerics.jets import Jet
 from sapm.numerics.network import initialise
-from sapm.objective.certificate import bound
 from sapm.objective.penalty import (
     Point,
     defects,
@@ -35,6 +34,7 @@ from sapm.objective.terms import (
     second_order_term,
     value_term,
 )
+from sapm.objective.weights import bound
 from sapm.training.loop import train
 
 KEY = jax.random.key(7)

@@ -18,9 +18,8 @@ from sapm.catalogue import CATALOGUE
 from sapm.methods.alternating import alternating, general_order, update
 from sapm.methods.window import actual_loss, point_of, prepare
 from sapm.numerics.activations import ACTIVATIONS, relu
-from sapm.objective.certificate import bound, certificate
 from sapm.objective.penalty import mean_square, penalty
-from sapm.objective.weights import steepness
+from sapm.objective.weights import bound, certificate, steepness
 
 SMOOTH = [name for name in ACTIVATIONS if name != "relu"]
 both = jax.jit(lambda obj, point: (penalty(obj, point), mean_square(point.network, obj.terms)))

@@ -25,7 +25,6 @@ from cases import (
 from sapm.methods.alternating import algorithm_1, algorithm_2, alternating, sweep
 from sapm.methods.window import point_of, prepare
 from sapm.numerics.network import NO_RUN, Stack
-from sapm.objective.certificate import term_constants
 from sapm.objective.penalty import (
     Point,
     mean_square,
@@ -35,6 +34,7 @@ from sapm.objective.penalty import (
     ridge_W,
     value_weight,
 )
+from sapm.objective.weights import term_constants
 
 TOLERANCE = 1e-12
 

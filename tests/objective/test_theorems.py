@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sapm.methods.alternating import alternating
 from sapm.numerics.activations import Activation, activation, relu, sin, tanh
-from sapm.objective.certificate import ROUNDING, certificate
 from sapm.objective.penalty import Point, mean_square, objective, penalty
 from sapm.objective.terms import value_term
+from sapm.objective.weights import ROUNDING, certificate
 from sapm.training.loop import train
 
 both_losses = jax.jit(

@@ -11,8 +11,7 @@ import pytest
 from problems import transport
 
 import sapm
-from sapm.driver.doubts import doubts
-from sapm.driver.settings import plan
+from sapm.driver.settings import doubts, plan
 from sapm.numerics.activations import tanh
 from sapm.problem.advice import another_exact, kinks
 

@@ -12,8 +12,7 @@ from problems import rotation, transport, turned, wave
 from scipy import stats
 
 import sapm
-from sapm.driver.doubts import doubts
-from sapm.driver.settings import plan
+from sapm.driver.settings import doubts, plan
 from sapm.numerics.activations import tanh
 from sapm.problem import characteristics
 from sapm.problem.characteristics import reference

@@ -17,12 +17,11 @@ from sapm.methods.gauss_newton import gauss_newton
 from sapm.methods.linearise import flatten, rows_of
 from sapm.numerics.jets import Jet
 from sapm.objective.penalty import Point, objective
+from sapm.problem.domain import halton
 from sapm.problem.functions import evaluate
 from sapm.problem.inputs import embedding_for
 from sapm.problem.samples import data_size
-from sapm.problem.shapes import halton
-from sapm.results.correction import Correction
-from sapm.results.estimates import Evidence, OtherSeed
+from sapm.results.estimates import Correction, Evidence, OtherSeed
 from sapm.results.export import export
 from sapm.results.result import best_of
 from sapm.results.solution import relative_error
@@ -536,7 +535,7 @@ def test_nothing_is_found_where_u_is_nothing(monkeypatch):
     """An error relative to 0 says nothing; it is absolute there. A parameter may be called like
     what an array has.
     """
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
     problem = sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx, [sapm.Dirichlet(0)])
     small = TINY | {"depth": 2, "width": 4, "points": 20, "boundary_points": 2, "test_points": 10}
     estimate = sapm.solve(problem, **small, max_iter=12, options={"resample": 0}).error_estimate()
@@ -554,7 +553,7 @@ def decaying(monkeypatch):
     """Noisy values of exp(-1.3 t), the rate that a fit of the formula finds, its standard error,
     and a network's.
     """
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
     t = np.linspace(0.05, 2, 40)[:, None]
     noise = 0.03 * np.random.default_rng(3).normal(size=40)
 
@@ -660,7 +659,7 @@ def test_estimates_that_say_too_much_or_too_little(monkeypatch):
     """A solution exact to rounding, a residual of 0, another seed than the best, data inside of a
     residual, many points.
     """
-    monkeypatch.setattr("sapm.results.correction.FEATURES", 200)
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
     rounding = evidence(1e-16, 0.07, residual=1e-16)
     assert not rounding.no_solution and "NO SOLUTION" not in str(rounding)
     better = evidence(0.12, 0.9, 0.11, worse=1e-6)

@@ -17,7 +17,7 @@ from problems import SMALL, curve, transport
 from safetensors.numpy import save_file
 
 import sapm
-from sapm.driver import attempt
+from sapm.driver import solve as driver
 from sapm.results import files
 
 
@@ -308,8 +308,8 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from problems import curve
-import sapm, sapm.driver.attempt
-sapm.driver.attempt.CHECKPOINT_INTERVAL_SECONDS = sapm.driver.attempt.CHECKPOINT_INTERVAL_WRITES = 0
+import sapm, sapm.driver.solve
+sapm.driver.solve.CHECKPOINT_INTERVAL_SECONDS = sapm.driver.solve.CHECKPOINT_INTERVAL_WRITES = 0
 sapm.solve(curve(), depth=2, width=4, seeds=2, max_iter=100000, out={out!r}, progress=False)
 """
 
@@ -410,8 +410,8 @@ def test_full_disk(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         kept.append(file)
 
-    monkeypatch.setattr(attempt, "CHECKPOINT_INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(attempt, "CHECKPOINT_INTERVAL_WRITES", 0)
+    monkeypatch.setattr(driver, "CHECKPOINT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(driver, "CHECKPOINT_INTERVAL_WRITES", 0)
     with monkeypatch.context() as disk:
         disk.setattr(files.os, "fsync", full)
         with pytest.raises(OSError, match=r"what was written before is kept.*latest.sapm"):

@@ -15,10 +15,10 @@ import pytest
 
 import sapm
 from sapm.cli.terminal import signals_as_interrupts
-from sapm.driver import attempt
+from sapm.driver import solve as driver
 from sapm.results import files
+from sapm.scopes import interrupts, unless_interrupted
 from sapm.training import devices
-from sapm.training.interrupts import interrupts, unless_interrupted
 from sapm.training.loop import StallRule
 
 sys.path.append(str(Path(__file__).parents[2] / "trials"))
@@ -37,7 +37,7 @@ def test_terminated_killed_and_continued(tmp_path, monkeypatch):
     """SIGTERM: exit 143, the state saved, the command to continue with. Then SIGKILL. Then the
     uninterrupted run, bit for bit.
     """
-    monkeypatch.setattr(attempt, "CHECKPOINT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(driver, "CHECKPOINT_INTERVAL_SECONDS", 0.0)
     combination = COMBINATIONS["curve, LS, gd"]
     place = Place(tmp_path)
     out = tmp_path / "run"

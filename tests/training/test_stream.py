@@ -232,7 +232,7 @@ def test_cut_off_and_resumed(seconds, tmp_path, monkeypatch):
     """Wherever it is cut off, in a pass or by Ctrl-C, it goes on to the numbers of a run that was
     not.
     """
-    monkeypatch.setattr("sapm.driver.attempt.CHECKPOINT_INTERVAL_SECONDS", seconds)
+    monkeypatch.setattr("sapm.driver.solve.CHECKPOINT_INTERVAL_SECONDS", seconds)
     problem = on_disk(tmp_path)
     more = {"options": {"chunk": 30}, "seeds": 2, "method": "alternating"}
     written = streaming.Files.write
@@ -282,10 +282,10 @@ def test_cut_off_and_resumed(seconds, tmp_path, monkeypatch):
 
 SCRIPT = """
 import sys, time, numpy as np, sapm
-from sapm.driver import attempt
+from sapm.driver import solve as driver
 from sapm.training import streaming
-attempt.CHECKPOINT_INTERVAL_SECONDS = 0.0
-attempt.CHECKPOINT_INTERVAL_WRITES = int(sys.argv[2])
+driver.CHECKPOINT_INTERVAL_SECONDS = 0.0
+driver.CHECKPOINT_INTERVAL_WRITES = int(sys.argv[2])
 X, Y = (np.load(f"{sys.argv[1]}/{name}.npy", mmap_mode="r") for name in "XY")
 quick = streaming.Files.write
 streaming.Files.write = lambda *args: (time.sleep(0.003), quick(*args))

@@ -21,8 +21,8 @@ import numpy as np
 
 from sapm.driver.solve import solve
 from sapm.numerics.network import Network
-from sapm.precision import float64
 from sapm.results.result import Result
+from sapm.scopes import float64
 from sapm.studies.bench.cases import WARM_UP_SEED, Case
 from sapm.studies.bench.linear import interpolation, polynomial, random_features
 from sapm.studies.bench.peers import (

@@ -1,0 +1,80 @@
+"""What a method makes for one objective: the functions of a step (`Engine`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import equinox as eqx
+from jaxtyping import Array
+
+from sapm.numerics.activations import Activation
+from sapm.numerics.network import Network
+from sapm.objective.penalty import Objective, Point
+
+
+class Engine(Protocol):
+    """The functions that the training loop calls, pure in a state of any type.
+
+    Attributes
+    ----------
+    phases : names of the phases of a run; `diagnostics` may count in them as "phase".
+    objective, widths, sigma : what it was made for.
+    seed_bytes : the memory that a step of one seed works on.
+
+    Methods
+    -------
+    init(key) : the initial state of a seed.
+    begin(network) : the state at a given network.
+    step(state) : the state after one step.
+    losses(state) : the loss that is minimised, and the true loss.
+    network(state) : the network of a state.
+    point(state) : the network and its auxiliary variables; None without auxiliary variables.
+    blocks() : the parts of a step by name, to find the one that gave a number that is not finite.
+    diagnostics(state) : further quantities of the history.
+    settled(diagnostics) : why further steps cannot change anything; "" if they can.
+    """
+
+    phases: ClassVar[tuple[str, ...]]
+
+    @property
+    def objective(self) -> Objective: ...
+    @property
+    def widths(self) -> tuple[int, ...]: ...
+    @property
+    def sigma(self) -> Activation: ...
+    @property
+    def seed_bytes(self) -> int: ...
+    def init(self, key) -> Any: ...
+    def begin(self, network: Network) -> Any: ...
+    def step(self, state) -> Any: ...
+    def losses(self, state) -> tuple[Array, Array]: ...
+    def network(self, state) -> Network: ...
+    def point(self, state) -> Point | None: ...
+    def blocks(self) -> list[tuple[str, Callable]]: ...
+    def diagnostics(self, state) -> dict[str, Array]: ...
+    def settled(self, diagnostics: dict[str, float]) -> str: ...
+
+
+class OnePhase(eqx.Module):
+    """What engines of one phase without diagnostics share. A step works on the jets of one layer at
+    a time.
+    """
+
+    phases: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def seed_bytes(self) -> int:
+        return 8 * self.objective.channels * max(self.widths)  # type: ignore[attr-defined]
+
+    def point(self, state) -> Point | None:
+        return None
+
+    def blocks(self) -> list[tuple[str, Callable]]:
+        return [("the step", self.step)]  # type: ignore[attr-defined]
+
+    def diagnostics(self, state) -> dict[str, Array]:
+        return {}
+
+    def settled(self, diagnostics: dict[str, float]) -> str:
+        return ""
