@@ -1,9 +1,11 @@
-"""What a method makes for one objective: the functions of a step (`Engine`)."""
+"""What a method makes for one objective: the functions of a state (`Engine`) and of a step
+(`SteppingEngine`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 from jaxtyping import Array
@@ -14,7 +16,7 @@ from sapm.objective.penalty import Objective, Point
 
 
 class Engine(Protocol):
-    """The functions that the training loop calls, pure in a state of any type.
+    """The functions that a run calls on the states of seeds, pure in a state of any type.
 
     Attributes
     ----------
@@ -26,11 +28,9 @@ class Engine(Protocol):
     -------
     init(key) : the initial state of a seed.
     begin(network) : the state at a given network.
-    step(state) : the state after one step.
     losses(state) : the loss that is minimised, and the true loss.
     network(state) : the network of a state.
     point(state) : the network and its auxiliary variables; None without auxiliary variables.
-    blocks() : the parts of a step by name, to find the one that gave a number that is not finite.
     diagnostics(state) : further quantities of the history.
     settled(diagnostics) : why further steps cannot change anything; "" if they can.
     """
@@ -47,18 +47,30 @@ class Engine(Protocol):
     def seed_bytes(self) -> int: ...
     def init(self, key) -> Any: ...
     def begin(self, network: Network) -> Any: ...
-    def step(self, state) -> Any: ...
     def losses(self, state) -> tuple[Array, Array]: ...
     def network(self, state) -> Network: ...
     def point(self, state) -> Point | None: ...
-    def blocks(self) -> list[tuple[str, Callable]]: ...
     def diagnostics(self, state) -> dict[str, Array]: ...
     def settled(self, diagnostics: dict[str, float]) -> str: ...
 
 
-class OnePhase(eqx.Module):
-    """What engines of one phase without diagnostics share. A step works on the jets of one layer at
-    a time.
+@runtime_checkable
+class SteppingEngine(Engine, Protocol):
+    """An engine whose step needs nothing but the state: the training loop compiles it.
+
+    Methods
+    -------
+    step(state) : the state after one step.
+    blocks() : the parts of a step by name, to find the one that gave a number that is not finite.
+    """
+
+    def step(self, state) -> Any: ...
+    def blocks(self) -> list[tuple[str, Callable]]: ...
+
+
+class WithoutPhases(eqx.Module):
+    """What engines of one phase without diagnostics share. They work on the jets of one layer at a
+    time.
     """
 
     phases: ClassVar[tuple[str, ...]] = ()
@@ -70,11 +82,15 @@ class OnePhase(eqx.Module):
     def point(self, state) -> Point | None:
         return None
 
-    def blocks(self) -> list[tuple[str, Callable]]:
-        return [("the step", self.step)]  # type: ignore[attr-defined]
-
     def diagnostics(self, state) -> dict[str, Array]:
         return {}
 
     def settled(self, diagnostics: dict[str, float]) -> str:
         return ""
+
+
+class OnePhase(WithoutPhases):
+    """A `WithoutPhases` engine that steps: a step is one block."""
+
+    def blocks(self) -> list[tuple[str, Callable]]:
+        return [("the step", self.step)]  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ from sapm.errors import (
 )
 from sapm.methods.alternating import PRECISIONS, alternating
 from sapm.methods.descent import descent
-from sapm.methods.engine import Engine, OnePhase
+from sapm.methods.engine import Engine, WithoutPhases
 from sapm.methods.gauss_newton import ALGEBRA, gauss_newton, start_damping
 from sapm.methods.streamed import streamed
 from sapm.methods.then import ThenEngine
@@ -441,17 +441,16 @@ class StoredMethod(Method):
         init: str,
         start: str,
     ) -> Engine:
-        return StoredEngine(objective, tuple(widths), sigma, init, self.name)
+        return StoredEngine(objective, tuple(widths), sigma, init)
 
 
-class StoredEngine(OnePhase):
+class StoredEngine(WithoutPhases):
     """An engine whose state is a network, and which takes no steps."""
 
     objective: Objective
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
     weights: str = eqx.field(static=True)
-    name: str = eqx.field(static=True)
 
     def init(self, key) -> Network:
         constants = self.objective.constants
@@ -459,9 +458,6 @@ class StoredEngine(OnePhase):
 
     def begin(self, network: Network) -> Network:
         return network
-
-    def step(self, state: Network) -> Network:
-        raise TypeError(f"the method {self.name!r} is not known here; give method=….")
 
     def losses(self, state: Network) -> tuple[Array, Array]:
         true_loss = mean_square(state, self.objective.terms)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from sapm.methods import closed_forms
-from sapm.methods.engine import OnePhase
+from sapm.methods.engine import WithoutPhases
 from sapm.methods.window import Pane, Window, prepare, put_row
 from sapm.numerics.activations import Activation
 from sapm.numerics.jets import Jet
@@ -68,11 +68,10 @@ class Swept(eqx.Module):
     files: Int[Array, " L-1"]
 
 
-class StreamedEngine(OnePhase):
+class StreamedEngine(WithoutPhases):
     """The paper's sweeps for one value term whose samples are on disk.
 
-    It takes no `step` by itself: `sapm.training.streaming`, which has the samples, makes the
-    passes of a sweep.
+    It has no `step`: `sapm.training.streaming`, which has the samples, makes the passes of a sweep.
 
     - `objective`: its term has a few samples, in place of all.
     - `joint`: solve for W_l and b_l together.
@@ -100,13 +99,6 @@ class StreamedEngine(OnePhase):
         unknown = jnp.full((), jnp.nan)
         due = jnp.zeros((), int)
         return Swept(network, unknown, unknown, network, norms, due, jnp.arange(L - 1))
-
-    def step(self, state: Swept) -> Swept:
-        """Refused: one state does not have the samples."""
-        raise TypeError(
-            "sweeps over chunks: got a single state, expected the samples on disk; train by "
-            "sapm.solve, which passes over them."
-        )
 
     def losses(self, state: Swept) -> tuple[Array, Array]:
         return state.loss, state.mean_squared_loss

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from sapm.methods.engine import Engine, OnePhase
+from sapm.methods.engine import OnePhase, SteppingEngine
 from sapm.numerics.activations import Activation
 from sapm.numerics.lstsq import over_seeds
 from sapm.numerics.network import Network
@@ -45,8 +45,8 @@ class ThenEngine(OnePhase):
     true loss and the loss is that of `first.objective`.
     """
 
-    first: Engine
-    second: Engine
+    first: SteppingEngine
+    second: SteppingEngine
     steps: Int[Array, ""]
 
     phases: ClassVar[tuple[str, ...]] = ("sweeps", "polish")

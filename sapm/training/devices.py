@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,6 +27,8 @@ from sapm.objective.terms import Term
 
 SEED_AXIS = "seeds"
 SAMPLE_AXIS = "samples"
+
+AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
 
 def mesh_of(devices, seeds: int) -> Mesh | None:
@@ -165,7 +167,7 @@ class Layout:
     def _leaf_sharding(self, x, leaf: tuple[int, int] | None) -> NamedSharding:
         return self._sharding(x.ndim, leaf and leaf[0], seeds=True)
 
-    def method(self, method: Engine) -> Engine:
+    def method(self, method: AnyEngine) -> AnyEngine:
         """The engine with its samples divided among the devices."""
 
         def term(t: Term) -> Term:

@@ -22,7 +22,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from sapm.errors import Advice
-from sapm.methods.engine import Engine
+from sapm.methods.engine import Engine, SteppingEngine
 from sapm.numerics.lstsq import SEEDS_AXIS
 from sapm.objective.terms import Term
 from sapm.objective.weights import bound
@@ -279,7 +279,7 @@ def _finite(tree) -> bool:
     return all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(tree))
 
 
-def find_fault(engine: Engine, state, done: int, steps: int) -> tuple[Any, int, str]:
+def find_fault(engine: SteppingEngine, state, done: int, steps: int) -> tuple[Any, int, str]:
     """Replay one seed from a good state, step by step: its last finite state, how many steps that
     has taken, and which block of the step broke.
     """
@@ -319,8 +319,17 @@ class Chunks:
     """
 
     def __init__(
-        self, engine: Engine, seeds: int, validation: Term | None = None, mesh: Mesh | None = None
+        self,
+        engine: Engine,
+        seeds: int,
+        validation: Term | None = None,
+        mesh: Mesh | None = None,
     ):
+        if not isinstance(engine, SteppingEngine):
+            raise TypeError(
+                f"engine {type(engine).__name__}: got no step(state) or no blocks(), expected both;"
+                " see sapm.methods.engine.SteppingEngine."
+            )
         self._layout = None if mesh is None else Layout.of(engine, seeds, mesh)
         layout = self._layout
         self.engine = engine if layout is None else layout.method(engine)

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from sapm.errors import brief, number
-from sapm.methods.engine import Engine
+from sapm.methods.engine import Engine, SteppingEngine
 from sapm.numerics.lstsq import SEEDS_AXIS
 from sapm.objective.penalty import mean_square
 from sapm.objective.terms import Term
@@ -227,7 +227,9 @@ def measured(method: Engine, states, validation: Term | None) -> tuple:
 
 
 @partial(jax.jit, static_argnames="layout")
-def chunk(method: Engine, states, validation: Term | None, steps, layout: Layout | None = None):
+def chunk(
+    method: SteppingEngine, states, validation: Term | None, steps, layout: Layout | None = None
+):
     """The states of a group after `steps` steps, and what is `measured` of them. The seeds are
     computed side by side. `steps` is traced: another number needs no compilation.
     """
@@ -250,7 +252,7 @@ def _pick(on, new, old, layout: Layout | None = None):
 
 
 def stepped(
-    method: Engine,
+    method: SteppingEngine,
     groups: Groups,
     validation: Term | None,
     steps: int,
