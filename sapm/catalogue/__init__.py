@@ -1,8 +1,8 @@
 """The built-in problems: names, sizes and settings.
 
-This module is light, since the command line lists the catalogue. The functions that state the
-problems are in `paper` and `textbook`; a function has the name of its problem. Numerical solutions
-are in `answers`.
+This module imports neither JAX nor NumPy, since the command line lists the catalogue. The functions
+that state the problems are in `paper` and `textbook`; each has the name of its problem. `answers`
+computes reference solutions numerically.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A built-in problem with the settings it is usually solved with.
+    """A built-in problem and its default settings.
 
     Parameters
     ----------
-    name : the name on the command line, and of the function that states the problem.
-    about : one line for `sapm list`.
-    module : "paper" or "textbook", where that function is.
+    name : its name on the command line, and the name of the function that states it.
+    about : the description in `sapm list`, one line.
+    module : the module of that function, "paper" or "textbook".
     sizes : (depth, width) of the networks; the first is the default.
-    settings : settings of `sapm.solve` in place of the general defaults.
-    assumed : choices that the source leaves open.
+    settings : arguments of `sapm.solve` that replace its defaults.
+    assumed : what the source does not state and we chose.
     kind : "pde" or "regression".
-    in_paper : whether the problem is one of the paper's four.
+    in_paper : whether it is one of the paper's four problems.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Entry:
         return getattr(import_module(f"sapm.catalogue.{self.module}"), self.name)()
 
     def settings_for(self, method: str) -> dict:
-        """The settings for a method. The paper counts sweeps and steps of gradient descent; its
-        number of iterations is not for Gauss-Newton, which takes far fewer.
+        """The settings for a method. The paper's `max_iter` counts sweeps or gradient steps;
+        Gauss-Newton needs far fewer, so it keeps its own default.
         """
         settings = dict(self.settings)
         if self.in_paper and method in ("auto", "gauss-newton"):
@@ -61,92 +61,69 @@ class Entry:
 
 
 HALTON = "Halton points without scrambling; test points are the next of the sequence"
-TRANSPORT = {
-    "settings": {
-        "activation": "sin",
-        "points": 1000,
-        "boundary_points": 400,
-        "test_points": 10_000,
-        "max_iter": 1000,
-    },
-    "assumed": (
-        "T = 1, μ = 1, conditions at t = 0 and on the inflow faces x_i = 1, half of the boundary "
-        f"points each; {HALTON}. The paper states none of these, nor the number of test points "
-        "(ours: 10⁴)."
-    ),
+TRANSPORT_SETTINGS = {
+    "activation": "sin",
+    "points": 1000,
+    "boundary_points": 400,
+    "test_points": 10_000,
+    "max_iter": 1000,
 }
-
-
-def _paper(name: str, about: str, *sizes: tuple[int, int], **more) -> Entry:
-    return Entry(name, about, "paper", sizes, in_paper=True, **more)
+TRANSPORT_ASSUMED = (
+    "T = 1, μ = 1, conditions at t = 0 and on the inflow faces x_i = 1, half of the boundary "
+    f"points each; {HALTON}. The paper states none of these, nor the number of test points "
+    "(ours: 10⁴)."
+)
 
 
 def _textbook(name: str, about: str, size: tuple[int, int] = (4, 32), **settings) -> Entry:
-    usual = {
-        "activation": "sin",
-        "points": 1000,
-        "boundary_points": 400,
-        "test_points": 10_000,
-        "max_iter": 100,
-    }
-    return Entry(name, about, "textbook", (size,), usual | settings, f"{HALTON}.")
+    defaults = TRANSPORT_SETTINGS | {"max_iter": 100}
+    return Entry(name, about, "textbook", (size,), defaults | settings, f"{HALTON}.")
 
 
-# layers and shocks between too few points would go unnoticed
+# with fewer points, boundary layers and shocks fall between the points
 SHARP = {"size": (4, 24), "activation": "tanh", "points": 2000, "max_iter": 300}
 
 CATALOGUE: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        _paper(
+        Entry(
             "function_1d",
             "learn sin(x²) on [-1, 1] from 100 points",
-            (6, 10),
-            (8, 10),
-            (10, 10),
-            (6, 20),
-            (6, 50),
-            settings={
-                "activation": "relu",
-                "points": 100,
-                "test_points": 1000,
-                "max_iter": 50_000,
-            },
-            assumed=f"{HALTON}, from index 0.",
-            kind="regression",
+            "paper",
+            ((6, 10), (8, 10), (10, 10), (6, 20), (6, 50)),
+            {"activation": "relu", "points": 100, "test_points": 1000, "max_iter": 50_000},
+            f"{HALTON}, from index 0.",
+            "regression",
+            in_paper=True,
         ),
-        _paper(
+        Entry(
             "function_10d",
             "learn 1/(2√10 + Σ x_i) in the ten-dimensional unit ball from 10⁴ points",
-            (6, 10),
-            (8, 10),
-            (10, 10),
-            settings={
-                "activation": "relu",
-                "points": 10_000,
-                "test_points": 10_000,
-                "max_iter": 50_000,
-            },
-            assumed="5·10⁴ iterations and 10⁴ test points (the paper states neither here); "
+            "paper",
+            ((6, 10), (8, 10), (10, 10)),
+            {"activation": "relu", "points": 10_000, "test_points": 10_000, "max_iter": 50_000},
+            "5·10⁴ iterations and 10⁴ test points (the paper states neither here); "
             f"{HALTON}, from index 1, mapped to the ball.",
-            kind="regression",
+            "regression",
+            in_paper=True,
         ),
-        _paper(
+        Entry(
             "transport_1d",
             "solve u_t - (t + x + 3/2) u_x = f, solution e^t sin x",
-            (6, 10),
-            (8, 20),
-            (10, 50),
-            **TRANSPORT,
+            "paper",
+            ((6, 10), (8, 20), (10, 50)),
+            TRANSPORT_SETTINGS,
+            TRANSPORT_ASSUMED,
+            in_paper=True,
         ),
-        _paper(
+        Entry(
             "transport_3d",
             "solve u_t - Σ (x_i + 2) u_{x_i} = f in three dimensions, solution Σ (t + x_i) sin x_i",
-            (6, 40),
-            (8, 30),
-            (8, 40),
-            settings=TRANSPORT["settings"] | {"points": 4000, "boundary_points": 1600},
-            assumed=TRANSPORT["assumed"],
+            "paper",
+            ((6, 40), (8, 30), (8, 40)),
+            TRANSPORT_SETTINGS | {"points": 4000, "boundary_points": 1600},
+            TRANSPORT_ASSUMED,
+            in_paper=True,
         ),
         Entry(
             "convection",
@@ -154,14 +131,14 @@ CATALOGUE: dict[str, Entry] = {
             "known to defeat plain physics-informed networks",
             "paper",
             ((6, 30),),
-            TRANSPORT["settings"] | {"max_iter": 100},
+            TRANSPORT_SETTINGS | {"max_iter": 100},
             "Inflow data at x = 0 in place of periodic conditions.",
         ),
         _textbook("poisson_2d", "solve -Δu = f on the unit square, solution sin πx sin πy"),
         _textbook(
             "poisson_5d", "solve -Δu = f on the five-dimensional unit cube, solution Σ sin πx_i"
         ),
-        _textbook("heat_1d", "solve u_t = u_xx/10, two modes that decay"),
+        _textbook("heat_1d", "solve u_t = u_xx/10, two decaying modes"),
         _textbook("wave_1d", "solve u_tt = 4 u_xx, a string that starts at rest"),
         _textbook(
             "helmholtz_2d", "solve Δu + 4π² u = f on the unit square, solution sin 2πx sin 2πy"
@@ -187,7 +164,7 @@ TEXTBOOK = tuple(name for name, entry in CATALOGUE.items() if entry.module == "t
 
 
 def find(name: str) -> Entry:
-    """The entry of that name; ValueError with the known names otherwise."""
+    """The entry with this name; a ValueError that lists all names if there is none."""
     if name not in CATALOGUE:
         raise ValueError(
             f"unknown problem: got {brief(name)}, expected {', '.join(CATALOGUE)}, "
@@ -198,5 +175,5 @@ def find(name: str) -> Entry:
 
 @cache
 def paper_tables() -> dict:
-    """Every figure of the paper's tables: {"best_seed": …, "all_seeds": …}."""
+    """The numbers in the paper's tables: {"best_seed": …, "all_seeds": …}."""
     return json.loads((files("sapm.catalogue") / "paper.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Numerical solutions of problems without a closed form, accurate enough to measure errors by."""
+"""Reference solutions, computed numerically, of problems without a closed form."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 # ---------------------------------------------------------------- Allen and Cahn
 
-# u_t = ε u_xx + 5 (u - u³), as it is usually stated
+# u_t = ε u_xx + 5 (u - u³), the usual form
 DIFFUSION = 1e-4
 REACTION = 5.0
-DECAY = 2 * REACTION  # a small distance from u = -1 decays like e^-10t
-SMALLEST_TIME = 1e-30  # in place of t = 0, where √t has no derivative
-# this many coefficients give an error of 3e-9 at most, and of 4e-12 in ℓ²
-COSINES = 768
+DECAY = 2 * REACTION  # a small deviation from u = -1 decays like e^-10t
+SMALLEST_TIME = 1e-30  # replaces t = 0, where √t has no derivative
+# with these the error is at most 3e-9, and 4e-12 in ℓ²
+COSINE_COUNT = 768
 CHEBYSHEV_DEGREE = 64
 
 
@@ -26,8 +26,8 @@ def allen_cahn(t: jax.Array, x: jax.Array) -> jax.Array:
     """u(t, x) at one point, t in [0, 1] and x in [-1, 1]: the solution of u_t = 10⁻⁴ u_xx +
     5 (u - u³) from x² cos πx, with u_x = 0 at both ends.
     """
-    c = allen_cahn_series()
-    in_time = jnp.cos(jnp.pi * x * np.arange(len(c))) @ c
+    series = allen_cahn_series()
+    coefficients = jnp.cos(jnp.pi * x * np.arange(len(series))) @ series  # of T_j at this x
     y = 2 * jnp.sqrt(jnp.maximum(t, SMALLEST_TIME)) - 1
 
     def clenshaw(state, coefficient):
@@ -35,23 +35,23 @@ def allen_cahn(t: jax.Array, x: jax.Array) -> jax.Array:
         return (coefficient + 2 * y * last - second_last, last), None
 
     zero = jnp.zeros_like(y)
-    (last, second_last), _ = jax.lax.scan(clenshaw, (zero, zero), in_time[:0:-1])
-    smooth = in_time[0] + y * last - second_last
+    (last, second_last), _ = jax.lax.scan(clenshaw, (zero, zero), coefficients[:0:-1])
+    smooth = coefficients[0] + y * last - second_last
     return smooth + corner(t, x, jax.scipy.special.erfc, jnp)
 
 
 def corner(t, x, erfc: Callable, math: ModuleType = np):
-    """The part of the solution that is not smooth: (w - x²) e^-10t.
+    """The part of the solution that is singular at t = 0, x = ±1: (w - x²) e^-10t.
 
-    The initial value has the slope -2 at x = 1, where the condition is u_x = 0. Here -x² has the
-    slope of the initial value, and w corrects it: w_t = ε w_xx for x < 1, with w = 0 at t = 0 and
-    w_x = 2 at x = 1. The end x = -1 is its mirror image.
+    The initial value has the slope -2 at x = 1, but the boundary condition is u_x = 0. The term
+    -x² carries that slope and w compensates it for t > 0: w_t = ε w_xx for x < 1, w = 0 at t = 0,
+    w_x = 2 at x = 1. The end x = -1 is the mirror image.
 
     Parameters
     ----------
     t, x : arrays that broadcast.
     erfc : the complementary error function.
-    math : NumPy, or JAX's version of it.
+    math : the module of exp, sqrt, …: `numpy` or `jax.numpy`.
     """
     width = math.sqrt(4 * DIFFUSION * math.maximum(t, SMALLEST_TIME))
     z = (1 - math.abs(x)) / width
@@ -60,14 +60,11 @@ def corner(t, x, erfc: Callable, math: ModuleType = np):
 
 
 @cache
-def allen_cahn_series(modes: int = COSINES, degree: int = CHEBYSHEV_DEGREE) -> np.ndarray:
-    """The smooth part of the solution, u - `corner`: the coefficients of cos kπx T_j(2√t - 1),
-    (modes + 1, degree + 1). Computed within a second.
+def allen_cahn_series(modes: int = COSINE_COUNT, degree: int = CHEBYSHEV_DEGREE) -> np.ndarray:
+    """Factors of cos kπx T_j(2√t - 1) in u - `corner`, the smooth part: (modes + 1, degree + 1).
 
-    The solution is even in x, and has the period 2 when it is reflected at x = 1. So it is
-    expanded in cosines, with the nonlinear part evaluated at as many points. That leaves ordinary
-    differential equations, which an explicit method integrates in √t, by steps that are short
-    enough to be stable.
+    Cosine collocation in x leaves ordinary differential equations, which an explicit Runge-Kutta
+    method integrates in √t with stable steps. It takes less than a second.
     """
     from numpy.polynomial.chebyshev import chebfit
     from scipy.fft import dct
@@ -83,9 +80,9 @@ def allen_cahn_series(modes: int = COSINES, degree: int = CHEBYSHEV_DEGREE) -> n
         return ends * np.asarray(dct(values, type=1)) / modes
 
     def slope(root, c):
-        bend = corner(root**2, x, erfc)
-        u = dct(c / (2 * ends), type=1) + bend
-        source = REACTION * (u - u**3) + DECAY * bend - 2 * DIFFUSION * np.exp(-DECAY * root**2)
+        singular = corner(root**2, x, erfc)
+        u = dct(c / (2 * ends), type=1) + singular
+        source = REACTION * (u - u**3) + DECAY * singular - 2 * DIFFUSION * np.exp(-DECAY * root**2)
         return 2 * root * (series(source) - DIFFUSION * squares * c)
 
     nodes = -np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))

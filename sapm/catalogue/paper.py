@@ -1,4 +1,4 @@
-"""The four problems of the paper, and convection, which is a transport equation as well."""
+"""The four problems of the paper, and convection, another transport equation."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def transport_3d() -> PDE:
 
 
 def convection(beta: float = 30.0) -> PDE:
-    """u_t + β u_x = 0 on [0, 1] × [0, 2π], u = sin(x - βt): a wave that crosses the domain β/2π
-    times.
-    """
+    """u_t + β u_x = 0 on [0, 1] × [0, 2π], u = sin(x - βt): β/2π periods cross the domain."""
 
     def exact(p):
         return jnp.sin(p.x - beta * p.t)
@@ -60,9 +58,9 @@ def convection(beta: float = 30.0) -> PDE:
 
 
 def _transport(names: list[str], speed, solution) -> PDE:
-    """u_t - v·∇u = f on [0, 1] × [-1, 1]^d, where f fits the solution.
+    """u_t - v·∇u = f on [0, 1] × [-1, 1]^d, with f computed from the solution.
 
-    Values are given at t = 0 and on the inflow faces x_i = 1.
+    The conditions prescribe u at t = 0 and on the inflow faces x_i = 1.
 
     Parameters
     ----------

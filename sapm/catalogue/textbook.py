@@ -9,13 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from sapm.catalogue import answers
-from sapm.problem.conditions import (
-    Dirichlet,
-    Initial,
-    InitialVelocity,
-    Neumann,
-    Observed,
-)
+from sapm.problem.conditions import Dirichlet, Initial, InitialVelocity, Neumann, Observed
 from sapm.problem.domain import Box
 from sapm.problem.functions import evaluate
 from sapm.problem.pde import PDE
@@ -39,7 +33,7 @@ def poisson_5d() -> PDE:
 
 
 def _poisson(names: tuple[str, ...], value: Callable) -> PDE:
-    """-Δu = f on the unit cube with u = value on its faces, where f fits that solution."""
+    """-Δu = f on the unit cube with u = value on its faces, with f computed from that solution."""
 
     def exact(p):
         return value(p.vector)
@@ -51,7 +45,7 @@ def _poisson(names: tuple[str, ...], value: Callable) -> PDE:
 
 
 def heat_1d() -> PDE:
-    """u_t = u_xx / 10 on [0, 1]²: two modes that decay."""
+    """u_t = u_xx / 10 on [0, 1]²: two decaying modes."""
 
     def mode(p, k):
         return jnp.exp(-0.1 * (k * jnp.pi) ** 2 * p.t) * jnp.sin(k * jnp.pi * p.x)
@@ -130,7 +124,7 @@ def burgers() -> PDE:
 
 
 def burgers_inverse() -> PDE:
-    """The same with an unknown viscosity, first guess 0.01, from the values of u at 400 points."""
+    """Burgers' equation with unknown viscosity, initial guess 0.01, and u known at 400 points."""
     domain = Box(t=(0, 1), x=(-1, 1))
     x = domain.points(400, 7)
     conditions = [
@@ -148,9 +142,9 @@ def burgers_inverse() -> PDE:
 def _burgers_solution(p) -> jax.Array:
     """The Cole-Hopf solution of Burgers' equation from -sin πx.
 
-    u is the mean of -sin π(x - η) under the weight exp(-η²/4νt - cos π(x - η)/2πν). With η = z
-    √(4νt) that weight has its bulk in |z| < 9, wherever the shock is, and the trapezoidal rule
-    converges exponentially.
+    u is the mean of -sin π(x - η) with the weight exp(-η²/4νt - cos π(x - η)/2πν). After the
+    substitution η = z √(4νt) the weight is concentrated in |z| < 9, also at the shock, and the
+    trapezoidal rule converges exponentially.
     """
     nu = BURGERS_VISCOSITY
     z = jnp.linspace(-16, 16, 801)
@@ -173,9 +167,9 @@ def lotka_volterra() -> PDE:
 def allen_cahn() -> PDE:
     """u_t = 10⁻⁴ u_xx + 5 (u - u³) on [0, 1] × [-1, 1] from x² cos πx.
 
-    The usual periodic conditions are stated as u_x = 0 at both ends, which is the same since the
-    initial value is even. Errors at t = 0 grow up to e⁵ times, so the initial condition has the
-    weight 100. The solution is a numerical one, to 3e-9.
+    The usual periodic conditions are equivalent to u_x = 0 at both ends, since the initial value
+    is even. Errors at t = 0 grow by up to e⁵, so the initial condition has the weight 100. `exact`
+    is computed numerically, to 3e-9.
     """
     conditions = [
         Initial(lambda p: p.x**2 * jnp.cos(jnp.pi * p.x), weight=100),
