@@ -306,7 +306,7 @@ def octave_state(engine: Engine, state) -> dict:
         data |= {
             "X1": pde.x.value.T,
             "Y1": pde.y.T,
-            "C": pde.c.T,
+            "C": pde.linear.c.T,
             "a1": cells([a.T for a, _ in jets[0][:-1]]),
         }
         data["D"] = cells([d.transpose(2, 1, 0).reshape(d.shape[2], -1) for _, d in jets[0]])

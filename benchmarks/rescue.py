@@ -16,7 +16,7 @@ problem = CATALOGUE["transport_1d"].problem()
 interior, boundary = problem.samples().terms
 x, c, f = (
     torch.tensor(np.asarray(a), dtype=torch.float32)
-    for a in (interior.x.value, interior.c, interior.y[:, 0])
+    for a in (interior.x.value, interior.linear.c, interior.y[:, 0])
 )
 edge, g = (
     torch.tensor(np.asarray(a), dtype=torch.float32) for a in (boundary.x.value, boundary.y[:, 0])

@@ -14,7 +14,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from sapm.results.page import ACCENT, INK, SECOND
+from sapm.results.page import ACCENT, BOUND_COLOUR, INK
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ CASES = {
     "burgers-tanh-4x24": "Burgers, with a shock",
 }
 METHODS = {
-    "deepxde": ("DeepXDE: Adam, then L-BFGS", SECOND),
+    "deepxde": ("DeepXDE: Adam, then L-BFGS", BOUND_COLOUR),
     "auto": ("sapm.solve(problem)", ACCENT),
 }
 

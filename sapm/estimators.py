@@ -16,7 +16,7 @@ from sapm.driver.solve import Session, execute
 from sapm.errors import brief, by_name, integer, number, positive, warn
 from sapm.methods.method import Method
 from sapm.problem.data import Regression
-from sapm.problem.functions import table, unmasked
+from sapm.problem.functions import check_unmasked, table
 from sapm.problem.samples import pad
 from sapm.training.plan import hidden_units
 
@@ -188,8 +188,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
 
     def _standardised(self, X, y) -> tuple[np.ndarray, np.ndarray]:
         """Checked data in standardised units, (n, inputs) and (n, outputs)."""
-        unmasked("X", X)
-        unmasked("y", y)
+        check_unmasked("X", X)
+        check_unmasked("y", y)
         try:
             X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
         except OverflowError:

@@ -1,4 +1,4 @@
-"""Parse what the command line was given: problems, settings, models, seeds, folders, processes."""
+"""Parse arguments of the command line: settings, problems, folders of runs, processes."""
 
 from __future__ import annotations
 
@@ -23,41 +23,45 @@ if TYPE_CHECKING:
     from sapm.problem.data import Function, Regression
     from sapm.problem.pde import PDE
 
-LONGEST_PATH_CHARACTERS = 300  # of a path in an error message
-DEFAULT_SIZE = (6, 20)  # (depth, width) for a problem of the user's
+MAX_PATH_CHARACTERS = 300  # of a path in an error message
+DEFAULT_SIZE = (6, 20)  # (depth, width) for a problem that is not built in
 
 # ---------------------------------------------------------------- settings
 
-OPTION_SETTINGS = ("depth", "width", "seeds", "models", "devices")  # these have an option
-SETTINGS = (  # these are given by --set
+OPTION_SETTINGS = ("depth", "width", "seeds", "models", "devices")  # given by --depth, …
+SETTINGS = (  # given by --set
     "activation", "points", "boundary_points", "test_points", "method", "max_iter", "max_seconds",
     "key", "init", "start", "mu", "alpha", "beta",
 )  # fmt: skip
 
 
 class CommandWithSettings(TyperCommand):
-    """A command with --set. A setting given as an option is answered by how to give it."""
+    """A command with --set, which says so where a setting is written as an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, with a better message for `--points 300`."""
-        known = {option for parameter in self.params for option in parameter.opts}
+        """Parse the arguments; refuse `--points 300` with a hint at `--set points=300`."""
+        options = {option for parameter in self.params for option in parameter.opts}
         for argument in args:
             option = argument.partition("=")[0]
             setting = option.removeprefix("--").replace("-", "_")
-            if option.startswith("--") and option not in known and setting in SETTINGS:
+            if option.startswith("--") and option not in options and setting in SETTINGS:
                 ctx.fail(f"No such option: {option}. It is a setting: --set {setting}=…")
         return super().parse_args(ctx, args)
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
-    """The settings of `--set key=value`. Values are JSON or words; options.NAME is an option of
-    the method.
+    """The settings given by `--set key=value`.
+
+    A value is read as JSON, or as a string if it is not JSON. `options.NAME` is an option of the
+    method.
     """
     settings: dict[str, Any] = {}
     for pair in pairs or []:
         key, equals, text = pair.partition("=")
         if not equals:
-            raise ValueError(f"--set {brief(pair)} has no value; write --set key=value.")
+            raise ValueError(
+                f"--set: got {brief(pair)}, which has no value; write --set key=value."
+            )
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -70,52 +74,52 @@ def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
             close = closest(key, (*SETTINGS, *OPTION_SETTINGS))
             hint = f" It is given by --{close}." if close in OPTION_SETTINGS else ""
             raise ValueError(
-                f"--set {shown(key)}: unknown setting; expected {', '.join(SETTINGS)} or "
+                f"--set: got the unknown setting {shown(key)!r}, expected {', '.join(SETTINGS)} or "
                 f"options.NAME.{hint or nearest(key, SETTINGS)}"
             )
     return settings
 
 
 def parse_models(text: str) -> list[str]:
-    """The models in "ls,pm,sapm"."""
+    """The models that a text such as "ls,pm,sapm" names."""
     from sapm.errors import choose
     from sapm.objective.penalty import MODELS
 
     models = [choose("--models", name.strip(), MODELS) for name in text.split(",")]
     if len(set(models)) != len(models):
-        raise ValueError(f"--models {shown(text)} names a model twice.")
+        raise ValueError(f"--models: got {shown(text)}, expected every model only once.")
     return models
 
 
 def parse_seeds(text: str) -> int | list[int]:
-    """The number of seeds in "10", or the seeds in "3,5,8"."""
+    """The number of seeds ("10"), or the list of seeds ("3,5,8")."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(
-            f"--seeds {shown(text)} is not a number; give how many (10) or which ones (3,5,8)."
+            f"--seeds: got {shown(text)!r}, expected a number of seeds (10) or a list (3,5,8)."
         ) from None
     return numbers if "," in text else numbers[0]
 
 
 def parse_devices(text: str | None) -> int | str | None:
-    """ "auto", a number of devices, or None."""
+    """A number of devices, "auto", or None."""
     if text is None or text == "auto":
         return text
     if not re.fullmatch("[0-9]{1,9}", text):
-        raise ValueError(f"--devices {shown(text)} is not known; give auto or a number.")
+        raise ValueError(f"--devices: got {shown(text)!r}, expected auto or a number.")
     return int(text)
 
 
 def parse_sizes(texts: list[str] | None) -> list[tuple[int, int]]:
-    """The pairs (depth, width) in "6,10"."""
+    """The pairs (depth, width), one for every text such as "6,10"."""
     sizes = []
     for text in texts or []:
         try:
             depth, width = (int(part) for part in text.split(","))
         except ValueError:
             raise ValueError(
-                f"--sizes {shown(text)} is not a pair; write depth,width such as 6,10."
+                f"--sizes: got {shown(text)!r}, expected depth,width such as 6,10."
             ) from None
         sizes.append((depth, width))
     return sizes
@@ -126,10 +130,14 @@ def parse_sizes(texts: list[str] | None) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class NamedProblem:
-    """A problem from the command line.
+    """A problem named on the command line.
 
-    name: its name in titles; settings: the usual ones of a built-in problem; size: (depth, width)
-    by default.
+    Parameters
+    ----------
+    problem : the problem.
+    name : its name in titles.
+    settings : the default settings of a built-in problem.
+    size : the default (depth, width).
     """
 
     problem: PDE | Function | Regression
@@ -139,10 +147,15 @@ class NamedProblem:
 
 
 def load_problem(text: str, method: str = "auto") -> NamedProblem:
-    """A built-in problem by its name, or the user's own as file.py:name.
+    """Load a built-in problem by its name, or a problem of the user's by file.py:name.
 
-    This is the only place where a user's file is run. The text comes from the command line, never
+    Nothing else in the package runs a user's file. Its path comes from the command line, never
     from a file.
+
+    Parameters
+    ----------
+    text : the name, or file.py:name.
+    method : the method that will train it, on which the default settings depend.
     """
     if ":" not in text and not text.endswith(".py"):
         entry = find(text)
@@ -151,13 +164,13 @@ def load_problem(text: str, method: str = "auto") -> NamedProblem:
     module = _run_file(Path(path))
     if not name or not hasattr(module, name):
         names = _problem_names(module)
-        has = f"; it has {shown(', '.join(names), LONGEST_PATH_CHARACTERS)}" if names else ""
+        listing = f"; it has {shown(', '.join(names), MAX_PATH_CHARACTERS)}" if names else ""
         if not name:
             example = names[0] if names else "name"
             raise ValueError(
-                f"{text} is a file, and names no problem in it{has}: give {path}:{example}."
+                f"{text} is a file, and names no problem in it{listing}: give {path}:{example}."
             )
-        raise ValueError(f"{path} has no {shown(name)!r}{has}.")
+        raise ValueError(f"{path} has no {shown(name)!r}{listing}.")
     from sapm.problem.pde import PROBLEMS
     from sapm.results.result import Result
 
@@ -166,19 +179,24 @@ def load_problem(text: str, method: str = "auto") -> NamedProblem:
         problem = _call_user_code(f"{name}() in {path}", problem)
     if not isinstance(problem, PROBLEMS):
         raise TypeError(
-            f"{name} in {path} is a {type(problem).__name__}; it must be a sapm.PDE, "
+            f"{name} in {path}: got a {type(problem).__name__}, expected a sapm.PDE, "
             "sapm.Function or sapm.Regression."
         )
     return NamedProblem(problem, f"{Path(path).stem}:{name}")
 
 
-def _call_user_code(what: str, function: Callable[[], Any]) -> Any:
-    """Call code of the user's, and report any failure as the failure of that code."""
+def load_code(text: str | None) -> PDE | Function | Regression | None:
+    """The problem given by --problem, or None."""
+    return None if text is None else load_problem(text).problem
+
+
+def _call_user_code(place: str, function: Callable[[], Any]) -> Any:
+    """Call a user's function; report any failure as a failure of the code at this place."""
     try:
         return function()
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"{what} could not be run: {type(error).__name__}: {sentence(error)}"
+            f"{place} could not be run: {type(error).__name__}: {sentence(error)}"
         ) from error
 
 
@@ -188,22 +206,22 @@ def _run_file(path: Path) -> ModuleType:
 
     if not path.is_file():
         raise FileNotFoundError(
-            f"{shown(str(path), LONGEST_PATH_CHARACTERS)} does not exist; give file.py:name with "
-            "the name of a problem in it."
+            f"{shown(str(path), MAX_PATH_CHARACTERS)} does not exist; give file.py:name, where "
+            "name is a problem in the file."
         )
     spec = spec_from_file_location(f"_sapm_problem_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is not a Python file.")
     loader = spec.loader
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses, among others, look for it there
+    sys.modules[spec.name] = module  # where dataclasses look up their module
     sys.path.insert(0, str(path.parent.resolve()))
     _call_user_code(str(path), lambda: loader.exec_module(module))
     return module
 
 
 def _problem_names(module: ModuleType) -> list[str]:
-    """The problems of a module, and its functions that may make one."""
+    """The names of the problems in a module, then of its functions without arguments."""
     from sapm.problem.pde import PROBLEMS
 
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
@@ -230,15 +248,15 @@ def _needs_no_arguments(value: Any) -> bool:
 
 
 def new_folders(out: Path | None, models: list[str]) -> dict[str, Path | None]:
-    """The folder of every model: `out` itself for one model, `out/model` for several."""
+    """The folder for every model: `out` itself for one model, `out/model` for several."""
     if out is None or len(models) == 1:
         return dict.fromkeys(models, out)
     from sapm.results.files import check_inside, unused
 
     if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; give a folder that does not exist yet.")
+        raise ValueError(f"--out: {out} is a file; give a folder that does not exist yet.")
     if (out / "checkpoint").exists():
-        raise ValueError(f"{out} holds a run; choose another --out; nothing was changed.")
+        raise ValueError(f"{out} holds a run; choose another --out. Nothing was changed.")
     folders: dict[str, Path | None] = {}
     for model in models:
         folder = out / model
@@ -246,20 +264,20 @@ def new_folders(out: Path | None, models: list[str]) -> dict[str, Path | None]:
         if folder.exists() and not (folder.is_dir() and unused(folder)):
             raise ValueError(
                 f"{folder} is not empty; continue its run with sapm resume {folder}, or choose "
-                "another --out; nothing was changed."
+                "another --out. Nothing was changed."
             )
         folders[model] = folder
     return folders
 
 
 def run_folder(path: Path) -> Path:
-    """The folder of one run: the path itself, or the only run in it."""
+    """The folder of a run: the path itself, or its only subfolder with a run."""
     from sapm.results.files import check_inside, no_checkpoint
 
     if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
+        fault = "is a file" if path.exists() else "does not exist"
         raise FileNotFoundError(
-            f"{path} {what}; give the folder of a run (sapm run … --out FOLDER)."
+            f"{path} {fault}; give the folder of a run (sapm run … --out FOLDER)."
         )
     if (path / "checkpoint").is_dir():
         return path
@@ -275,7 +293,7 @@ def run_folder(path: Path) -> Path:
 
 
 def run_file(path: Path) -> Path:
-    """The file of a run, given its folder or the file itself."""
+    """The file of a run: the path itself, or the model or last checkpoint in this folder."""
     if path.is_file():
         return path
     folder = path if (path / "model.sapm").is_file() else run_folder(path)
@@ -293,10 +311,15 @@ def join_or_launch(
     processes: int | None,
     folder: Path | None,
 ) -> None:
-    """Take part in several processes, before anything else is done.
+    """Join or launch the processes of a distributed run, before anything else is done.
 
-    With --distributed, join the others. With --processes alone, start them, wait for their end and
-    end with their exit code.
+    With --distributed, join the other processes. With --processes alone, launch them, wait until
+    they have ended and exit with their code.
+
+    Parameters
+    ----------
+    distributed, address, process, processes : the command-line options.
+    folder : the folder of the run, if it is kept.
     """
     from sapm.training.processes import EXIT_PROCESS_LOST, join, launch
 
@@ -305,8 +328,7 @@ def join_or_launch(
         return
     if address is not None or process is not None:
         raise ValueError(
-            "--address and --process need --distributed: they say which of several processes this "
-            "is."
+            "--address and --process describe one of several processes; give --distributed too."
         )
     if processes is None or processes == 1:
         return
@@ -323,7 +345,7 @@ def join_or_launch(
 
 
 def _without_processes(arguments: list[str]) -> list[str]:
-    """The arguments without --processes N or --processes=N."""
+    """The arguments without `--processes N` or `--processes=N`."""
     for i, text in enumerate(arguments):
         if text == "--processes":
             return arguments[:i] + arguments[i + 2 :]

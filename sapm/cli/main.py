@@ -1,7 +1,7 @@
-"""The command line: `sapm list, info, run, resume, report, predict, export`.
+"""The commands `list`, `info`, `run`, `resume`, `report`, `predict` and `export`.
 
-Nothing heavy is imported until a command needs it. `sapm.cli.studies` has the commands that train
-many networks: `demo, reproduce, bench`.
+`demo`, `reproduce` and `bench` are in `sapm.cli.studies`. Commands import JAX and the other large
+packages only when they need them, so that `sapm --help` is fast.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sapm.catalogue import CATALOGUE
 from sapm.cli.arguments import (
     CommandWithSettings,
     join_or_launch,
+    load_code,
     load_problem,
     new_folders,
     parse_devices,
@@ -40,7 +41,7 @@ from sapm.cli.terminal import (
     Jobs,
     Json,
     Out,
-    ProblemAgain,
+    ProblemCode,
     Process,
     Processes,
     Quiet,
@@ -49,7 +50,8 @@ from sapm.cli.terminal import (
     guarded,
     sentence,
     show,
-    show_passing,
+    show_interrupted,
+    show_transient,
 )
 from sapm.errors import warn
 
@@ -63,17 +65,8 @@ if TYPE_CHECKING:
 def list_problems(as_json: Json = False) -> None:
     """List the built-in problems."""
     if as_json:
-        show(
-            {
-                entry.name: {
-                    "about": entry.about,
-                    "sizes": entry.sizes,
-                    "settings": entry.settings,
-                }
-                for entry in CATALOGUE.values()
-            },
-            True,
-        )
+        fields = ("about", "sizes", "settings")
+        show({e.name: {name: getattr(e, name) for name in fields} for e in CATALOGUE.values()})
         return
     from rich.table import Table
 
@@ -81,22 +74,22 @@ def list_problems(as_json: Json = False) -> None:
     for entry in CATALOGUE.values():
         sizes = " ".join(f"({depth},{width})" for depth, width in entry.sizes)
         table.add_row(entry.name, entry.about, sizes)
-    show(table, False)
+    show(table)
 
 
 @app.command()
 @guarded
 def info(as_json: Json = False) -> None:
-    """Show versions and devices."""
+    """Print the versions of the packages and the devices of JAX."""
     from sapm.results.files import environment
 
     env = environment()
     if as_json:
-        show({"version": __version__} | env, True)
+        show({"version": __version__} | env)
         return
-    show(f"sapm {__version__}, Python {env['python']}, {env['platform']}", False)
-    show(f"devices: {', '.join(env['devices'])}", False)
-    show(", ".join(f"{name} {version}" for name, version in env["packages"].items()), False)
+    show(f"sapm {__version__}, Python {env['python']}, {env['platform']}")
+    show(f"devices: {', '.join(env['devices'])}")
+    show(", ".join(f"{name} {version}" for name, version in env["packages"].items()))
 
 
 # ---------------------------------------------------------------- training
@@ -106,29 +99,34 @@ def info(as_json: Json = False) -> None:
 class Job:
     """A training run that a command makes.
 
-    name: its name in JSON; train: makes the result; folder: where it is kept, if anywhere;
-    again: " --problem …" if the run can be continued only with the user's code; title: of the page;
-    not_begun: what an interrupt says of later runs.
+    Parameters
+    ----------
+    name : its key in the JSON output.
+    train : trains and returns the result.
+    folder : where the run is kept; None if it is not.
+    problem_option : " --problem …" if continuing the run takes the user's code.
+    title : the title of its page.
+    not_begun : "; not begun: …" with the models that an interrupt leaves out.
     """
 
     name: str
     train: Callable[[], Result]
     folder: Path | None = None
-    again: str = ""
+    problem_option: str = ""
     title: str = ""
     not_begun: str = ""
 
     @property
     def resume_command(self) -> str:
         """The command that continues the run."""
-        return f"sapm resume {self.folder}{self.again}"
+        return f"sapm resume {self.folder}{self.problem_option}"
 
     def advice(self, ended: bool) -> str:
-        """How to go on after an interrupt; "" if nothing was saved."""
+        """How to continue after an interrupt; "" if nothing was saved."""
         if self.folder is None:
             return ""
         if ended:
-            report = f"sapm report {self.folder}{self.again}"
+            report = f"sapm report {self.folder}{self.problem_option}"
             return f"the run had ended, and its page is written by: {report}{self.not_begun}"
         if (self.folder / "checkpoint" / "latest.sapm").exists():
             return f"continue with: {self.resume_command}{self.not_begun}"
@@ -144,19 +142,21 @@ def run(
     models: Annotated[str, typer.Option(help="ls, pm or sapm; several with commas.")] = "sapm",
     depth: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     width: Annotated[int | None, typer.Option(help="Units in every hidden layer.")] = None,
-    seeds: Annotated[str, typer.Option(help="How many (10), or which ones (3,5,8).")] = "10",
+    seeds: Annotated[str, typer.Option(help="How many seeds (10), or which ones (3,5,8).")] = "10",
     method: Annotated[
         str | None,
-        typer.Option(help="Training: auto, gauss-newton, alternating, lbfgs, adam or gd."),
+        typer.Option(help="auto, gauss-newton, alternating, lbfgs, adam or gd."),
     ] = None,
-    max_iter: Annotated[int | None, typer.Option(help="Largest number of iterations.")] = None,
-    max_seconds: Annotated[float | None, typer.Option(help="Largest time of a run.")] = None,
+    max_iter: Annotated[int | None, typer.Option(help="Maximum number of iterations.")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Maximum training time in seconds.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="key=value: any other setting of sapm.solve, such as points=2000, "
-            "activation=tanh or options.l2=1e-4.",
+            help="key=value: another setting of sapm.solve, such as points=2000, activation=tanh "
+            "or options.l2=1e-4. May be repeated.",
         ),
     ] = None,
     out: Out = None,
@@ -168,17 +168,17 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> ExitCode:
-    """Solve a problem and print a table. With --out everything is kept, and `sapm resume`
-    continues the run.
+    """Solve a problem and print a table of the results. With --out the run is kept, and
+    `sapm resume` continues it.
     """
     names = parse_models(models)
     chosen: dict[str, Any] = parse_settings(settings) | {"seeds": parse_seeds(seeds)}
     device_count = parse_devices(devices)
-    options = {"method": method, "max_iter": max_iter, "max_seconds": max_seconds}
-    chosen |= {name: value for name, value in options.items() if value is not None}
+    budget = {"method": method, "max_iter": max_iter, "max_seconds": max_seconds}
+    chosen |= {name: value for name, value in budget.items() if value is not None}
     join_or_launch(distributed, address, process, processes, out)
     if not quiet:
-        show_passing("reading the problem …")
+        show_transient("reading the problem …")
     stated = load_problem(problem, chosen.get("method", "auto"))
     chosen = stated.settings | chosen
     chosen["depth"] = stated.size[0] if depth is None else depth
@@ -186,7 +186,7 @@ def run(
     from sapm.driver.settings import Settings, check_model
     from sapm.driver.solve import solve
 
-    for model in names:  # refuse what cannot be trained before anything is
+    for model in names:  # refuse an impossible combination before the first run
         check_model(model, chosen.get("method", "auto"))
         if len(names) > 1:
             Settings(stated.problem, **chosen, model=model).plan()
@@ -215,13 +215,13 @@ def run(
     if _trained_alike(results):
         warn(
             "all these models were trained on the true loss, so they differ only by rounding; "
-            "--method gauss-newton compares them.",
+            "use --method gauss-newton to compare them.",
         )
     return code
 
 
 def _trained_alike(results: list[Result]) -> bool:
-    """Whether method="auto" chose the same training on the true loss for several models."""
+    """Whether method="auto" trained several models in the same way, on the true loss."""
     from sapm.training.devices import first_process
 
     return (
@@ -237,10 +237,12 @@ def resume(
     path: Annotated[Path, typer.Argument(help="The folder of a run or of a reproduction.")],
     max_iter: Annotated[
         int | None,
-        typer.Option(help="Iterations in all, from the start; by default as many as before."),
+        typer.Option(help="Total number of iterations, from the start; by default as before."),
     ] = None,
-    max_seconds: Annotated[float | None, typer.Option(help="Seconds from now.")] = None,
-    problem: ProblemAgain = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Maximum training time from now, in s.")
+    ] = None,
+    problem: ProblemCode = None,
     jobs: Jobs = 1,
     devices: Devices = None,
     distributed: Distributed = False,
@@ -250,8 +252,8 @@ def resume(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> ExitCode:
-    """Continue where a run stopped: bit for bit with as many devices as before, with others up to
-    rounding.
+    """Continue a run. With the same number of devices the result equals that of an uninterrupted
+    run bit for bit, otherwise up to rounding.
     """
     from sapm.studies.reproduce import PLAN, read_plan
 
@@ -259,8 +261,8 @@ def resume(
     reproduction = (path / PLAN).exists()
     if reproduction and (distributed or processes is not None or devices is not None):
         raise ValueError(
-            f"{path} is a reproduction, which takes --jobs; leave out --devices, --distributed and "
-            "--processes."
+            f"{path} is a reproduction, which runs on one device; leave out --devices, "
+            "--distributed and --processes, and use --jobs."
         )
     join_or_launch(distributed, address, process, processes, path)
     if reproduction:
@@ -273,27 +275,26 @@ def resume(
     from sapm.driver.solve import resume as resume_run
 
     folder = run_folder(path)
-    stated = None if problem is None else load_problem(problem).problem
-    before = _last_iteration(folder)
+    stated = load_code(problem)
+    last_iteration = _last_iteration(folder)
 
     def train() -> Result:
         result = resume_run(
             folder, max_iter, max_seconds, stated, progress=not quiet, devices=device_count
         )
-        if not as_json and _was_over(result, folder, before):
+        if not as_json and _took_no_step(result, folder, last_iteration):
             show(
                 f"{folder} had already ended, so there was nothing to do; --max-iter beyond "
-                f"{before} continues it",
-                False,
+                f"{last_iteration} continues it"
             )
         return result
 
-    again = "" if problem is None else f" --problem {problem}"
-    return _train([Job(folder.resolve().name, train, folder, again)], as_json)[1]
+    option = "" if problem is None else f" --problem {problem}"
+    return _train([Job(folder.resolve().name, train, folder, option)], as_json)[1]
 
 
 def _last_iteration(folder: Path) -> int | None:
-    """The last iteration in the log of a run that has ended."""
+    """The last iteration in the log of a run that has ended; None if it has not."""
     with (
         suppress(OSError, ValueError, LookupError, TypeError),
         (folder / "history.jsonl").open(encoding="utf-8") as log,
@@ -303,20 +304,20 @@ def _last_iteration(folder: Path) -> int | None:
     return None
 
 
-def _was_over(result: Result, folder: Path, before: int | None) -> bool:
-    """Whether resuming took no step because the run had ended at iteration `before`."""
+def _took_no_step(result: Result, folder: Path, last_iteration: int | None) -> bool:
+    """Whether resuming took no step, because the run had ended at this iteration."""
     from sapm.training.run import Status
 
     run = result.run
     cut = run.cut or run.ended(Status.OUT_OF_TIME, Status.STOPPED)
     second_attempt = (folder / "first.sapm").exists()
-    return not cut and not second_attempt and before == run.iterations
+    return not cut and not second_attempt and last_iteration == run.iterations
 
 
 def _train(jobs: list[Job], as_json: bool) -> tuple[list[Result], ExitCode]:
-    """Make the runs one after another, up to one that is interrupted, and show each result.
+    """Make the runs one after another and show each result. An interrupt ends the series.
 
-    Of several processes the first one writes the pages.
+    Of several processes, the first one prints and writes.
     """
     results: list[Result] = []
     answers: dict[str, dict] = {}
@@ -329,13 +330,10 @@ def _train(jobs: list[Job], as_json: bool) -> tuple[list[Result], ExitCode]:
                 break
     finally:
         if answers:
-            show(answers, True)
+            show(answers)
     for job, result in zip(jobs, results, strict=False):
         _show_folder(job, result, as_json)
-    return results, max(map(_exit_code, results), key=SEVERITY.index)
-
-
-SEVERITY = [ExitCode.OK, ExitCode.DIVERGED, ExitCode.NOT_CERTIFIED, ExitCode.INTERRUPTED]
+    return results, max(map(_exit_code, results))  # the codes grow with their severity
 
 
 def _exit_code(result: Result) -> ExitCode:
@@ -351,9 +349,9 @@ def _exit_code(result: Result) -> ExitCode:
 
 
 def _show_result(result: Result, job: Job, answers: dict[str, dict] | None) -> None:
-    """Estimate the error, print the table (or keep it for JSON), and write the page.
+    """Estimate the error, print the table (or add it to `answers`) and write the page.
 
-    The table is shown also when the estimate is interrupted or fails.
+    The table is shown even if the estimate is interrupted or fails.
     """
     from sapm.results.files import Folder
     from sapm.results.table import heading, outcome
@@ -366,36 +364,36 @@ def _show_result(result: Result, job: Job, answers: dict[str, dict] | None) -> N
         if answers is not None:
             answers[job.name] = _as_json(result, estimated)
         else:
-            show(result.summary(estimated), False)
+            show(result.summary(estimated))
     if job.folder is None or not estimated or not first_process():
         return
     folder = Folder(job.folder)
-    with suppress(ValueError), folder.claim:  # another process may have continued the run
+    with suppress(ValueError), folder.claim:  # unless another process has continued the run
         folder.write_json("summary.json", outcome(result, True))
     title = f"{heading(result.plan)}: {job.title}" if job.title else ""
     result.report(job.folder / "report.html", title)
 
 
 def _estimate(result: Result) -> bool:
-    """Estimate the error, which the result then keeps. The run is over: a failure is a warning."""
-    from sapm.results.table import outcome, unanswered
+    """Estimate the error, which the result caches; a failure is only a warning."""
+    from sapm.results.table import error_unknown, outcome
     from sapm.training.devices import first_process
 
-    if unanswered(result) and first_process():
-        show_passing("estimating the error …")
+    if error_unknown(result) and first_process():
+        show_transient("estimating the error …")
     try:
         outcome(result, True)
     except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
         warn(
             "the error could not be estimated, so that no page is written: "
-            f"{type(error).__name__}: {sentence(error)}",
+            f"{type(error).__name__}: {sentence(error)}"
         )
         return False
     return True
 
 
 def _show_folder(job: Job, result: Result, as_json: bool) -> None:
-    """Say where a run is kept, and how to continue one that is not over."""
+    """Print where a run is kept, and how to continue it if it has not ended."""
     from sapm.training.devices import first_process
     from sapm.training.run import Status
 
@@ -405,63 +403,48 @@ def _show_folder(job: Job, result: Result, as_json: bool) -> None:
         second_attempt = (job.folder / "first.sapm").exists()
         unfinished = result.run.ended(Status.OUT_OF_TIME) or second_attempt
         command = f"; continue with: {job.resume_command}" if unfinished else ""
-        show(f"kept in {job.folder}{command}", False)
+        show(f"kept in {job.folder}{command}")
     if result.run.cut:
-        advice = job.advice(ended=False) or "nothing was saved; the same command starts again."
-        print(f"sapm: interrupted; {advice}", file=sys.stderr)
+        show_interrupted(job.advice(ended=False))
 
 
 def _as_json(result: Result, estimate: bool = True) -> dict:
     from sapm.results.table import outcome
 
-    certificate = result.certificate
-    return (
-        {"config": result.config}
-        | outcome(result, estimate)
-        | {
-            "certificate": {
-                "holds": certificate.holds,
-                "bound": certificate.bound,
-                "ratio": certificate.ratio,
-                "text": str(certificate),
-            }
-        }
-    )
+    fields = {name: getattr(result.certificate, name) for name in ("holds", "bound", "ratio")}
+    certificate = fields | {"text": str(result.certificate)}
+    return {"config": result.config} | outcome(result, estimate) | {"certificate": certificate}
 
 
-# ---------------------------------------------------------------- what a run is used for
+# ---------------------------------------------------------------- using a run
 
 
 @app.command()
 @guarded
 def report(
     path: Annotated[Path, typer.Argument(help="The folder of a run, or a .sapm file.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page to write.")] = None,
-    problem: ProblemAgain = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file to write.")] = None,
+    problem: ProblemCode = None,
     as_json: Json = False,
 ) -> None:
-    """Print the table of a run and write its page."""
+    """Print the table of a run and write its HTML page."""
     from sapm.results.result import load
 
-    result = load(run_file(path), None if problem is None else load_problem(problem).problem)
+    result = load(run_file(path), load_code(problem))
     if not as_json:
-        show(result.summary(), False)
+        show(result.summary())
     default = path / "report.html" if path.is_dir() else path.with_suffix(".html")
     page = result.report(out or default)
-    if as_json:
-        show(_as_json(result) | {"page": str(page)}, True)
-    else:
-        show(f"written: {page}", False)
+    show(_as_json(result) | {"page": str(page)} if as_json else f"written: {page}")
 
 
 def _best_solution(path: Path, problem: str | None, export: bool = False) -> Solution:
-    """The best network of a run: as the file has it, or with the problem's code."""
+    """The best network of a run, read from its file or rebuilt with the problem's code."""
     from sapm.results.result import best_of, load
 
     file = run_file(path)
-    if problem is None:
-        return best_of(file, export=export)
-    return load(file, load_problem(problem).problem).best
+    code = load_code(problem)
+    return best_of(file, export=export) if code is None else load(file, code).best
 
 
 @app.command()
@@ -470,12 +453,13 @@ def predict(
     path: Annotated[Path, typer.Argument(help="The folder of a run, or a .sapm file.")],
     points: Annotated[
         Path,
-        typer.Argument(help="CSV file whose first line names a column for every coordinate."),
+        typer.Argument(help="CSV file; its first line names a column for every coordinate."),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="CSV file to write; default: print it.")
+        Path | None,
+        typer.Option("--out", "-o", help="CSV file to write; by default it is printed."),
     ] = None,
-    problem: ProblemAgain = None,
+    problem: ProblemCode = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate the best network at the points of a CSV file."""
@@ -485,12 +469,10 @@ def predict(
     names, rows = evaluate_csv(_best_solution(path, problem), points)
     if out is not None:
         write_whole(out, csv_text(names, rows).encode())
-        if as_json:
-            show({"written": str(out), "points": len(rows)}, True)
-        else:
-            show(f"written: {out} ({len(rows)} points)", False)
+        written = {"written": str(out), "points": len(rows)}
+        show(written if as_json else f"written: {out} ({len(rows)} points)")
     elif as_json:
-        show({"columns": names, "rows": rows}, True)
+        show({"columns": names, "rows": rows})
     else:
         sys.stdout.write(csv_text(names, rows))
 
@@ -499,8 +481,8 @@ def predict(
 @guarded
 def export(
     path: Annotated[Path, typer.Argument(help="The folder of a run, or a .sapm file.")],
-    to: Annotated[Path, typer.Argument(help="u.onnx, u.pt (torch), u.npz (NumPy) or u.mat.")],
-    problem: ProblemAgain = None,
+    to: Annotated[Path, typer.Argument(help="u.onnx, u.pt (torch), u.npz or u.mat.")],
+    problem: ProblemCode = None,
     as_json: Json = False,
 ) -> None:
     """Write the best network in another format."""
@@ -509,7 +491,7 @@ def export(
 
     check_ending(to)
     export_solution(_best_solution(path, problem, export=True), to)
-    show({"written": str(to)} if as_json else f"written: {to}", as_json)
+    show({"written": str(to)} if as_json else f"written: {to}")
 
 
 @app.callback(invoke_without_command=True)

@@ -28,33 +28,32 @@ if TYPE_CHECKING:
 @app.command()
 @guarded
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path(
         "report.html"
     ),
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> ExitCode:
-    """Compare LS, PM and SAPM on a transport equation: a table, and a page that explains the idea,
-    in a minute or two.
+    """Compare LS, PM and SAPM on a transport equation, in a minute or two. Prints a table and
+    writes a page that explains the idea.
     """
     from sapm.results.files import write_whole
     from sapm.studies.demo import INTRODUCTION, page_of, rows_of, run_demo, table_of
 
     if not as_json:
-        show(INTRODUCTION, False)
+        show(INTRODUCTION)
     results = run_demo(not quiet and not as_json)
     if any(result.run.cut for result in results.values()):
         print(
-            "sapm: interrupted; the demonstration writes its page only at its end.", file=sys.stderr
+            "sapm: interrupted; no page is written, since demo writes it at its end.",
+            file=sys.stderr,
         )
         return ExitCode.INTERRUPTED
     if not as_json:
-        show(table_of(results), False)
+        show(table_of(results))
     write_whole(out, page_of(results).encode())
-    if as_json:
-        show({"rows": rows_of(results), "page": str(out)}, True)
-    else:
-        show(f"The page with the figures: {out}", False)
+    answer = {"rows": rows_of(results), "page": str(out)}
+    show(answer if as_json else f"The page with the figures: {out}")
     holds = results["sapm"].certificate.holds is not False
     return ExitCode.OK if holds else ExitCode.NOT_CERTIFIED
 
@@ -68,13 +67,13 @@ def reproduce(
     ],
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A laptop's share: one size, fewer seeds and iterations."),
+        typer.Option("--quick", help="For a laptop: one size, fewer seeds and iterations."),
     ] = False,
     models: Annotated[str, typer.Option(help="ls, pm or sapm; several with commas.")] = (
         "ls,pm,sapm"
     ),
     sizes: Annotated[
-        list[str] | None, typer.Option(help="depth,width of the paper; may be repeated.")
+        list[str] | None, typer.Option(help="depth,width from the paper's tables; may be repeated.")
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder; a reproduction in it is continued.")
@@ -83,7 +82,7 @@ def reproduce(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> ExitCode:
-    """Reproduce the tables and figures of the paper, beside the paper's numbers."""
+    """Reproduce the tables and figures of the paper, with the paper's numbers beside ours."""
     from sapm.studies.reproduce import begin, plan
 
     names = [name.strip() for name in models.split(",")]
@@ -93,7 +92,15 @@ def reproduce(
 
 
 def run_reproduction(out: Path, requested: Plan, jobs: int, quiet: bool, as_json: bool) -> ExitCode:
-    """Make or continue a reproduction, write its tables and figures, and show the tables."""
+    """Make or continue a reproduction; write and show its tables.
+
+    Parameters
+    ----------
+    out : the folder.
+    requested : experiments, models and sizes.
+    jobs : how many runs are made at the same time.
+    quiet, as_json : show no progress; print JSON.
+    """
     from sapm.studies import gallery
     from sapm.studies.reproduce import run
 
@@ -101,7 +108,7 @@ def run_reproduction(out: Path, requested: Plan, jobs: int, quiet: bool, as_json
         rows = run(out, requested, progress_printer(quiet or as_json), not quiet, jobs)
     written = gallery.write(out, rows, requested["quick"])
     if as_json:
-        show(gallery.read(out), True)
+        show(gallery.read(out))
     else:
         _show_reproduction(rows, written, requested["quick"])
     failed = any(row["holds"] is False for row in rows)
@@ -126,39 +133,37 @@ def _show_reproduction(rows: list[Row], written: list[Path], quick: bool) -> Non
             table.add_column(content["head"][k], justify="right" if k > 2 else "left")
         for line in content["body"]:
             table.add_row(*(line[k] for k in columns))
-        show(table, False)
+        show(table)
     for row in rows:
         depth, width = row["size"]
         name = f"{row['experiment']} ({depth},{width}) {row['model'].upper()} {row['variant']}"
-        show(f"{name}: {verdict(row)}", False)
+        show(f"{name}: {verdict(row)}")
     if quick:
         show(
-            "--quick runs a small part of the paper's sizes, seeds and iterations, so it does not "
-            "reproduce all of it; run without it for that. docs/reproduction.md explains the "
-            "variants.",
-            False,
+            "--quick makes a small part of the paper's runs, with fewer seeds and iterations. "
+            "Without it, all of them are reproduced. docs/reproduction.md explains the variants."
         )
-    show("written: " + ", ".join(str(path) for path in written), False)
+    show(f"written: {', '.join(map(str, written))}")
 
 
 @app.command()
 @guarded
 def bench(
     cases: Annotated[
-        list[str] | None, typer.Argument(help="function_1d, depth, …, all, a case or a pattern.")
+        list[str] | None, typer.Argument(help="function_1d, depth, …, all; a case; or a pattern.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two cases, few seeds and seconds: about ten minutes.")
+        bool, typer.Option("--quick", help="Two cases with few seeds and seconds, in ten minutes.")
     ] = False,
-    seconds: Annotated[float | None, typer.Option(help="Training time of every seed.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Training time of a seed.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds: 0, 1, …")] = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these methods; several with commas.")
     ] = None,
     track: Annotated[
         str | None,
         typer.Option(
-            help="A: the same initial weights for all. B: each method's own. Default: both."
+            help="A: the same initial weights for all methods. B: each method's own. Default: both."
         ),
     ] = None,
     out: Annotated[
@@ -166,17 +171,19 @@ def bench(
         typer.Option("--out", "-o", help="Folder; a benchmark in it is continued."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Trainings at the same time, each on two cores of its own.")
+        int, typer.Option(min=1, help="Trainings at the same time, each on its own two cores.")
     ] = 1,
     write: Annotated[
         Path | None,
-        typer.Option(help="Write this page, with figures, from all folders given by --out."),
+        typer.Option(
+            help="Write a page with figures to this file, from all folders given by --out."
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> ExitCode:
-    """Compare methods on the same data with the same clock. What is done already is kept, so a
-    benchmark can be stopped and continued.
+    """Compare methods on the same data with the same training time. Finished trainings are kept,
+    so a benchmark can be stopped and continued.
     """
     from sapm.studies.bench.page import write as write_page
     from sapm.studies.bench.runner import run
@@ -186,8 +193,7 @@ def bench(
     if cases or quick or write is None:
         if len(folders) > 1:
             raise ValueError(
-                f"--out gives {len(folders)} folders, and a benchmark fills one; only --write "
-                "takes several."
+                f"--out: got {len(folders)} folders, expected one; only --write takes several."
             )
         with continued_by(
             lambda: f"the same command continues where it stopped (cells are in {folders[0]})."
@@ -221,7 +227,7 @@ def _print_bench_json(rows: list[dict], written: list[Path]) -> None:
     from sapm.studies.bench.score import ahead
 
     leads = [lead for case in _by_case(rows).values() if (lead := ahead(case)) is not None]
-    show({"rows": rows, "ahead": leads, "written": [str(path) for path in written]}, True)
+    show({"rows": rows, "ahead": leads, "written": [str(path) for path in written]})
 
 
 def _show_bench(rows: list[dict], written: list[Path]) -> None:
@@ -239,9 +245,9 @@ def _show_bench(rows: list[dict], written: list[Path]) -> None:
         for row, line in zip(case, body, strict=True):
             sanity = "dim" if row["group"] == "sanity" else None
             printed.add_row(*line, style=styles.get(row["method"], sanity))
-        show(printed, False)
+        show(printed)
         for track in "AB":
             for text in behind(case, track):
-                show(f"track {track}: {text}", False)
+                show(f"track {track}: {text}")
     if written:
-        show(f"written: {', '.join(str(path) for path in written)}", False)
+        show(f"written: {', '.join(map(str, written))}")

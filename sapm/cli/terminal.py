@@ -1,7 +1,7 @@
-"""What every command shares: the app, common options, exit codes, signals and output.
+"""What all commands share: the app, common options, exit codes, signals and output.
 
-A command returns an `ExitCode` (or nothing) and raises its errors. `guarded` is the only place
-where errors and interrupts become a line on the terminal and an exit code.
+A command returns an `ExitCode` or None, and raises its errors. Only `guarded` turns errors and
+interrupts into a line on the terminal and an exit code.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-LONGEST_ERROR_CHARACTERS = 1000
-PIPE_WIDTH = 160  # columns of a table that is not printed on a terminal
+MAX_ERROR_CHARACTERS = 1000
+PIPE_COLUMNS = 160  # the width of a table that is printed to a pipe or a file
 
 
 class ExitCode(IntEnum):
-    """The exit codes of `sapm`. A signal other than Ctrl-C gives 128 and its number."""
+    """The exit codes of `sapm`. A signal other than Ctrl-C gives 128 + its number."""
 
     OK = 0
-    UNFORESEEN = 1  # a bug in the problem's code or in sapm, or a process that was lost
+    UNFORESEEN = 1  # a bug in the problem's code or in sapm, or a lost process
     USAGE = 2  # bad usage or input
-    DIVERGED = 3  # every seed became non-finite
+    DIVERGED = 3  # no seed stayed finite
     NOT_CERTIFIED = 4  # a certificate does not hold
     INTERRUPTED = 130
 
@@ -55,25 +55,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in its own process.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Runs trained at the same time, each in its own process.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to keep the run in.")]
-ProblemAgain = Annotated[
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder for the run; without it, nothing is kept."),
+]
+ProblemCode = Annotated[
     str | None,
     typer.Option(
         "--problem",
-        help="The problem (name or file.py:name), where its code is needed; see docs/security.md.",
+        help="The problem again (a name or file.py:name), for what needs its code; see "
+        "docs/security.md.",
     ),
 ]
 Devices = Annotated[
     str | None,
-    typer.Option(help="auto (all) or a number: seeds and samples are divided among them."),
+    typer.Option(help="auto (all) or a number. Seeds and samples are divided among the devices."),
 ]
 Distributed = Annotated[
     bool,
     typer.Option(
         "--distributed",
-        help="Join several processes started by srun, mpirun, or with the three options below.",
+        help="Join processes that srun or mpirun started, or that the next three options describe.",
     ),
 ]
 Address = Annotated[
@@ -86,8 +92,8 @@ Processes = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Number of processes; without --distributed they are started here, each on cores of "
-        "its own.",
+        help="Number of processes. Without --distributed they are started here, each on its own "
+        "cores.",
     ),
 ]
 
@@ -96,7 +102,7 @@ Processes = Annotated[
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console that prints texts as they are: paths may have brackets."""
+    """A rich console without markup, since paths may contain brackets."""
     from rich.console import Console
 
     class PlainConsole(Console):
@@ -104,13 +110,13 @@ def console(stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else PIPE_WIDTH
+    width = None if stream.isatty() else PIPE_COLUMNS
     return PlainConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
-def show(content: dict | str | Table, as_json: bool) -> None:
+def show(content: dict | str | Table) -> None:
     """Print a dictionary as JSON, a text as it is, or a table."""
-    if as_json:
+    if isinstance(content, dict):
         print(json.dumps(json_safe(content), ensure_ascii=False, allow_nan=False))
     elif isinstance(content, str):
         print(content)
@@ -118,30 +124,32 @@ def show(content: dict | str | Table, as_json: bool) -> None:
         console().print(content)
 
 
-def show_passing(text: str) -> None:
-    """Print a line on a terminal that the next line overwrites."""
+def show_transient(text: str) -> None:
+    """Print a line that the next one overwrites, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(text, end="\r", file=sys.stderr, flush=True)
 
 
 def progress_printer(silent: bool) -> Callable[[str], None]:
-    """A function that prints lines of progress on stderr, or nothing."""
+    """A function that prints a line of progress to stderr, or does nothing if `silent`."""
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         if not silent:
             console(stderr=True).print(text, style="dim", soft_wrap=True)
 
-    return say
+    return print_line
 
 
 # ---------------------------------------------------------------- errors
 
 
 class Continuable(Exception):
-    """An interrupt or a failed write, after which a command continues the work.
+    """An interrupt or a failed write, with advice on how to continue.
 
-    error: the failed write; None after an interrupt.
-    advice: how to continue, or "" if nothing was saved.
+    Parameters
+    ----------
+    error : the failed write; None for an interrupt.
+    advice : the command that continues the work; "" if nothing was saved.
     """
 
     def __init__(self, error: OSError | None, advice: str):
@@ -152,7 +160,7 @@ class Continuable(Exception):
 
 @contextmanager
 def continued_by(advice: Callable[[], str]) -> Iterator[None]:
-    """Attach advice on how to continue to an interrupt or a failed write in the block."""
+    """Raise interrupts and failed writes of the block as `Continuable`, with this advice."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -162,39 +170,37 @@ def continued_by(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def expected(error: BaseException) -> bool:
-    """Whether an error is the user's mistake or the machine's limit, so that its sentence is
-    enough and no traceback is needed.
-    """
+    """Whether an error is a mistake of the user or a limit of the machine, not a bug."""
     kinds = (ValueError, TypeError, OSError, ImportError, MemoryError)
     return isinstance(error, kinds) or _out_of_device_memory(error)
 
 
 def _out_of_device_memory(error: BaseException) -> bool:
-    """JAX raises a RuntimeError with the code of the gRPC status RESOURCE_EXHAUSTED."""
+    """Whether JAX ran out of memory: a RuntimeError with the status RESOURCE_EXHAUSTED."""
     return isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def sentence(error: BaseException) -> str:
-    """An error in one printable line."""
+    """The message of an error as one printable line."""
     if isinstance(error, MemoryError) or _out_of_device_memory(error):
-        what = str(error).splitlines()[0] if str(error) else "MemoryError"
+        detail = str(error).splitlines()[0] if str(error) else "MemoryError"
         return (
-            f"the memory is not enough ({shown(what)}); give fewer points or seeds, or a smaller "
+            f"the memory is not enough ({shown(detail)}); use fewer points or seeds, or a smaller "
             "network."
         )
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-        return shown(text, LONGEST_ERROR_CHARACTERS)
+        return shown(text, MAX_ERROR_CHARACTERS)
     first_line = (str(error).splitlines() or [""])[0].rstrip()
-    # a first line without an end goes on: a name in it may contain line breaks
+    # a first line without final punctuation is cut: a name in it may contain line breaks
     text = first_line if first_line.endswith((".", ":", "?")) else str(error)
-    return shown(text.strip(), LONGEST_ERROR_CHARACTERS) or type(error).__name__
+    return shown(text.strip(), MAX_ERROR_CHARACTERS) or type(error).__name__
 
 
 def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:
-    """Turn what a command returns or raises into an exit code, and errors into one line on stderr.
+    """Make a command exit with a code, and print errors as one line on stderr.
 
-    SAPM_TRACEBACK=1 shows tracebacks instead.
+    With SAPM_TRACEBACK=1 in the environment, tracebacks are shown instead.
     """
 
     @wraps(command)
@@ -204,12 +210,12 @@ def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:
             try:
                 code = command(*args, **kwargs) or ExitCode.OK
                 sys.stdout.flush()
-            except typer.Exit as end:  # such as the exit code of the processes that were started
+            except typer.Exit as end:  # such as the exit code of launched processes
                 interrupted = end.exit_code == ExitCode.INTERRUPTED
                 raise typer.Exit(signals.exit_code() if interrupted else end.exit_code) from None
             except typer.Abort:
                 raise
-            except BrokenPipeError:  # nobody reads the output any more
+            except BrokenPipeError:  # the reader of our output has ended
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise typer.Exit(ExitCode.OK) from None
             except KeyboardInterrupt:
@@ -224,14 +230,19 @@ def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:
 
 
 def _interrupted(signals: Signals, advice: str = "") -> int:
-    """Print that the command was interrupted, and how to continue; gives the exit code."""
-    advice = advice or "nothing was saved; the same command starts again."
-    print(f"sapm: interrupted; {advice}", file=sys.stderr)
+    """Print that the command was interrupted and how to continue; return the exit code."""
+    show_interrupted(advice)
     return signals.exit_code()
 
 
+def show_interrupted(advice: str) -> None:
+    """Print that the command was interrupted, and how to continue."""
+    advice = advice or "nothing was saved; the same command starts again."
+    print(f"sapm: interrupted; {advice}", file=sys.stderr)
+
+
 def _explain(error: Exception, signals: Signals) -> int:
-    """Print an error in one line; gives the exit code."""
+    """Print an error in one line; return the exit code."""
     advice = ""
     if isinstance(error, Continuable):
         if error.error is None:
@@ -250,8 +261,8 @@ def _explain(error: Exception, signals: Signals) -> int:
 
 
 def _ended_early(code: int) -> typer.Exit:
-    """The end of a process that failed. One of several processes ends at once: a regular end of
-    JAX would wait for the others.
+    """What ends a failed command. One of several processes is ended at once, since the regular
+    shutdown of JAX would wait for the others.
     """
     if "--distributed" in sys.argv:
         sys.stderr.flush()
@@ -260,7 +271,7 @@ def _ended_early(code: int) -> typer.Exit:
 
 
 def _print_any_character() -> None:
-    """A character that the terminal's encoding lacks is escaped instead of an error."""
+    """Escape characters that the encoding of the terminal lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -268,14 +279,15 @@ def _print_any_character() -> None:
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    before = warnings.showwarning
-    warnings.showwarning = lambda message, *_, **__: print(
-        f"sapm: warning: {message}", file=sys.stderr
-    )
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"sapm: warning: {message}", file=sys.stderr)
+
+    previous = warnings.showwarning
+    warnings.showwarning = show_warning
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = previous
 
 
 # ---------------------------------------------------------------- signals
@@ -293,22 +305,22 @@ class Signals:
         signal.default_int_handler(number, frame)
 
     def exit_code(self) -> int:
-        """128 and the number of the first signal; Ctrl-C has none here, and gives 130."""
+        """128 + the number of the first signal, which is 130 for Ctrl-C."""
         return 128 + (self.arrived[0] if self.arrived else signal.SIGINT)
 
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[Signals]:
-    """In the block SIGTERM and SIGHUP act like Ctrl-C, so that a run saves its state and ends."""
+    """In the block, SIGTERM and SIGHUP act like Ctrl-C: a run saves its state and ends."""
     signals = Signals()
-    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+    if threading.current_thread() is not threading.main_thread():  # others may not set handlers
         yield signals
         return
     handlers: list[tuple[str, Any, Any]] = [
         ("SIGTERM", signal.SIG_DFL, signals.interrupt),
         ("SIGHUP", signal.SIG_DFL, signals.interrupt),
-        # Ctrl-C is ignored in the background of a script. Child processes inherit that, and could
-        # not be stopped; a handler that does nothing is not inherited.
+        # Scripts start background commands with SIGINT ignored. Child processes inherit that and
+        # could not be stopped; they do not inherit a handler that does nothing.
         ("SIGINT", signal.SIG_IGN, lambda *_: None),
     ]
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -317,7 +329,7 @@ def signals_as_interrupts() -> Iterator[Signals]:
         if sys.stderr.isatty():
             stack.enter_context(_announced(announced))
         for name, default, handler in handlers:
-            number = getattr(signal, name, None)  # not every system has them all
+            number = getattr(signal, name, None)  # some systems lack some signals
             if number is not None and signal.getsignal(number) == default:
                 stack.callback(signal.signal, number, signal.signal(number, handler))
         yield signals
@@ -325,16 +337,16 @@ def signals_as_interrupts() -> Iterator[Signals]:
 
 @contextmanager
 def _announced(numbers: Sequence[int]) -> Iterator[None]:
-    """Print a line as soon as a signal arrives. Python runs signal handlers only between its own
-    instructions, so not while JAX compiles or computes.
+    """Print a line as soon as one of these signals arrives. Python runs signal handlers between
+    its own instructions only, so not while JAX compiles or computes.
     """
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
     def listen() -> None:
-        with ours:
-            while number := ours.recv(1):
+        with reader:
+            while number := reader.recv(1):
                 if number[0] in numbers:
                     print("\nsapm: stopping after the current step …", file=sys.stderr, flush=True)
 
@@ -342,5 +354,5 @@ def _announced(numbers: Sequence[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.set_wakeup_fd(before)
-        theirs.close()
+        signal.set_wakeup_fd(previous)
+        writer.close()

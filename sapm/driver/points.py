@@ -68,7 +68,7 @@ def _sizes(network: Network, term: Term) -> Array:
 
 
 @float64
-def harder(
+def redrawn_points(
     problem: PDE,
     samples: Samples,
     networks: Sequence[Weights],
@@ -99,7 +99,7 @@ def harder(
     test = samples.test.get("x", np.zeros((0, 1)))
     size = min(POOL_FACTOR * n, LARGEST_POOL)
     pool = domain.points(size, domain.first + n + len(test) + draw % POOLS * size)
-    term = problem.samples(pool, max(1, len(problem.soft)), 0, 1.0).terms[0]
+    term = problem.samples(pool, max(1, len(problem.soft_conditions)), 0, 1.0).terms[0]
     density = np.zeros(size)
     ratios = []
     residuals = []
@@ -127,29 +127,29 @@ def harder(
     return np.concatenate([first, pool[drawn]]), residuals
 
 
-def elsewhere(
+def redrawn_points_of_run(
     problem: PDE, run: Run, samples: Samples, plan: Plan, draw: int, may_grow: bool = True
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """`harder` for the seeds of a run: the points, and (seeds,) the residuals at fresh points, inf
-    for seeds that are lost. Parameters: see `harder`.
+    """`redrawn_points` for the seeds of a run: the points, and (seeds,) the residuals at fresh
+    points, inf for seeds that are lost.
     """
     weights = weights_of(run, samples, plan)
     order = [i for i in run.ranking.tolist() if not run.status[i].lost]
     networks = [weights[i] for i in order]
-    x, residuals = harder(problem, samples, networks, run.method.sigma, draw, may_grow)
+    x, residuals = redrawn_points(problem, samples, networks, run.method.sigma, draw, may_grow)
     sizes = np.full(len(run.seeds), np.inf)
     sizes[order] = residuals
     return x, sizes
 
 
-def in_stages(plan: Plan) -> Plan:
+def staged_plan(plan: Plan) -> Plan:
     """The plan of a second attempt, in stages of time, from that of the first attempt."""
     visits = STAGES * STAGE_VISITS + 1
     steps = max(SECOND_ATTEMPT_STEPS * plan.max_iter, visits * plan.resample + plan.max_iter)
     return replace(plan.with_stages(STAGES), max_iter=steps)
 
 
-def early(problem: PDE, samples: Samples, share: float) -> np.ndarray:
+def early_points(problem: PDE, samples: Samples, share: float) -> np.ndarray:
     """(n, d) The first n points of the Halton sequence in the first part of the time interval,
     without the test points; n is the number of interior points of `samples`.
 
@@ -227,7 +227,7 @@ class Lowest:
         return Lowest(size, record, run.states if run.kept is None else run.kept)
 
     @float64
-    def seen(self, run: Run, size: np.ndarray) -> Lowest:
+    def updated(self, run: Run, size: np.ndarray) -> Lowest:
         """The same with the last states of a run for seeds whose residual is smaller there.
 
         size: (seeds,) the residuals of the last states at fresh points.
@@ -241,18 +241,18 @@ class Lowest:
             np.where(better, size, self.size), np.where(better, last, self.record), states
         )
 
-    def unless_lost(self, run: Run) -> Lowest:
+    def without_lost(self, run: Run) -> Lowest:
         """The same without seeds that are lost."""
-        return self.where(~run.lost)
+        return self.restricted_to(~run.lost)
 
-    def where(self, known: Sequence[bool] | np.ndarray) -> Lowest:
+    def restricted_to(self, known: Sequence[bool] | np.ndarray) -> Lowest:
         """The same for the seeds that are `known`, (seeds,), and no states for the others."""
         size = np.where(known, self.size, np.inf)
         record = np.where(known, self.record, -1)
         return Lowest(size, record, self.states if (record >= 0).any() else None)
 
     @float64
-    def kept_by(self, run: Run, state: SamplerState) -> Run:
+    def applied_to(self, run: Run, state: SamplerState) -> Run:
         """The run in which these states stand for their seeds.
 
         state: how far the drawing of points has come.
@@ -272,21 +272,21 @@ def _merged(first: np.ndarray, a, b):
     return jax.tree.map(lambda x, y: jnp.where(first.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
-def at_last(run: Run) -> Run:
+def with_last_states(run: Run) -> Run:
     """The run in which the last states stand for their seeds."""
     last = run.history["loss"].shape[1] - 1
     return replace(run, kept=None, chosen=np.full(len(run.seeds), last), scores=None)
 
 
 @float64
-def at_held(run: Run, samples: Samples, plan: Plan) -> np.ndarray:
+def residuals_at_test_points(run: Run, samples: Samples, plan: Plan) -> np.ndarray:
     """(seeds,) The mean residual at the test points; inf without test points."""
-    if samples.held is None:
+    if samples.test_equation is None:
         return np.full(len(run.seeds), np.inf)
     networks = [
         network_of(samples, weights, run.method.sigma) for weights in weights_of(run, samples, plan)
     ]
-    means = [np.mean(_sizes(network, samples.held)) for network in networks]
+    means = [np.mean(_sizes(network, samples.test_equation)) for network in networks]
     return np.nan_to_num(means, nan=np.inf)
 
 
@@ -389,7 +389,7 @@ class Redrawn:
         return bool(self.every) and (iteration % self.every == 0 or iteration == self.measured_at)
 
     def present(self, run: Run) -> Run:
-        return self.now.lowest.unless_lost(run).kept_by(run, self.now.state)
+        return self.now.lowest.without_lost(run).applied_to(run, self.now.state)
 
     def used(self, run: Run) -> float:
         """The share of the seconds of the run that it has used."""
@@ -428,8 +428,8 @@ class Redrawn:
         may_grow = early and bool(problem.equation.nonlinear)
         may_grow = may_grow and _twice_is_affordable(problem, self.samples, self.engine.widths)
         draw = iteration // self.every
-        x, sizes = elsewhere(problem, run, self.samples, self.plan, draw, may_grow)
-        lowest = self.now.lowest.unless_lost(run).seen(run, sizes)
+        x, sizes = redrawn_points_of_run(problem, run, self.samples, self.plan, draw, may_grow)
+        lowest = self.now.lowest.without_lost(run).updated(run, sizes)
         residuals = (*before.residuals, float(sizes[run.best]))
         if no_longer_falls(residuals):
             state = replace(before, over=True)
@@ -451,24 +451,28 @@ class Redrawn:
             after that, with the new residuals and the best *earlier* networks: a longer run, which
             may continue from this checkpoint, would not have measured here.
         """
-        lowest = self.now.lowest.unless_lost(run)
+        lowest = self.now.lowest.without_lost(run)
         at_end = per_seed(self._at_end, len(run.seeds))
         blind = self.problem is None
         if run.iterations > self.first:
             at_end = np.full(len(run.seeds), np.inf)
             if lowest.states is not None and blind:  # then the test points tell which is better
-                best = at_held(lowest.kept_by(run, self.now.state), self.samples, self.plan)
-                lowest = lowest.where(best < at_held(run, self.samples, self.plan))
+                best = residuals_at_test_points(
+                    lowest.applied_to(run, self.now.state), self.samples, self.plan
+                )
+                lowest = lowest.restricted_to(
+                    best < residuals_at_test_points(run, self.samples, self.plan)
+                )
         state = replace(self.now.state, at_end=where_known(at_end))
-        save(lowest.kept_by(run, state))
+        save(lowest.applied_to(run, state))
         if lowest.states is not None and self.problem is not None and not state.over:
             draw = len(state.residuals) + 1
-            at_end = elsewhere(self.problem, run, self.samples, self.plan, draw)[1]
+            at_end = redrawn_points_of_run(self.problem, run, self.samples, self.plan, draw)[1]
             state = replace(state, at_end=where_known(at_end))
-            save(lowest.kept_by(run, state))
+            save(lowest.applied_to(run, state))
         if lowest.states is not None:
-            lowest = lowest.seen(run, at_end)
-        return lowest.kept_by(run, state)
+            lowest = lowest.updated(run, at_end)
+        return lowest.applied_to(run, state)
 
 
 class Staged:
@@ -485,7 +489,7 @@ class Staged:
     def begin(problem: PDE, plan: Plan, samples: Samples, seconds: float | None) -> Staged:
         """The sampler of a new run, with points of the first stage."""
         share = 0.5**plan.stages
-        first = at_points(problem, samples, early(problem, samples, share), plan)
+        first = at_points(problem, samples, early_points(problem, samples, share), plan)
         state = SamplerState(redrawn=True, share=share)
         return Staged(Redrawn(problem, plan, first, state, None, seconds))
 
@@ -525,7 +529,7 @@ class Staged:
             inner.now = replace(inner.now, state=state)
             return replace(run, sampler=state)
         state = replace(state, visited=iteration, share=share, share_since=iteration)
-        x = early(inner.problem, inner.samples, share)
+        x = early_points(inner.problem, inner.samples, share)
         return inner.moved(run, x, replace(inner.now, state=state), damped=True)
 
 

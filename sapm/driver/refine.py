@@ -21,7 +21,7 @@ from sapm.numerics.activations import Activation
 from sapm.objective.penalty import mean_square
 from sapm.problem.samples import Samples, network_of
 from sapm.results import files
-from sapm.results.imports import Weights, checked, form_of
+from sapm.results.imports import Weights, checked_weights, form_of
 from sapm.results.result import Result, solution
 from sapm.results.solution import Solution
 from sapm.scopes import float64
@@ -31,7 +31,7 @@ LOSSES = ("mean_squared_loss", "validation_loss")
 _loss = jax.jit(mean_square)
 
 
-def rose(name: str, before: dict, after: dict) -> bool:
+def increased(name: str, before: dict, after: dict) -> bool:
     """Whether the loss or error `name` is larger after the training than before."""
     return (before.get(name) or np.inf) < (after.get(name) or 0.0)
 
@@ -66,7 +66,7 @@ class Refined:
         ]
         outcome = "as given"
         if self.improved:
-            worse = rose("test_error", self.before, self.after)
+            worse = increased("test_error", self.before, self.after)
             outcome = "trained" if worse else "improved"
         kind = type(self.network).__name__
         return f"<Refined: {kind}, {outcome}: {', '.join(changes)}; {self.reason}>"
@@ -113,7 +113,7 @@ def refine(
     """
     check_callback(on_record)
     form = form_of(network)
-    weights = checked(form.pairs(network))
+    weights = checked_weights(form.pairs(network))
     sigma = form.sigma(network, weights, activation)
     hidden = [len(b) for _, b in weights[:-1]]
     settings = Settings(
@@ -230,7 +230,7 @@ def _judge(
     if sound and better(after):
         if after["mean_squared_loss"] > 10 * exact["mean_squared_loss"]:
             why += f" In double precision the true loss is {low}: result.best."
-        if rose("test_error", before, after):
+        if increased("test_error", before, after):
             why += (
                 " The test error rose: with Regression(…, validation=…) the network that fits data "
                 "held out is kept."

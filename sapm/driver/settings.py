@@ -27,7 +27,7 @@ from sapm.numerics.network import INITIALISERS
 from sapm.objective.penalty import MODELS, STARTS
 from sapm.problem.advice import advice
 from sapm.problem.data import Function, Regression
-from sapm.problem.equation import called
+from sapm.problem.equation import derivative_name
 from sapm.problem.functions import NEEDS_NUMBERS
 from sapm.problem.pde import PDE, PROBLEMS
 from sapm.training.devices import first_process, installed_memory
@@ -205,7 +205,7 @@ class Settings:
         retry = (
             automatic
             and isinstance(problem, PDE)
-            and problem.evolves
+            and problem.supports_stages
             and bool(getattr(method, "resample", 0))
             and self.max_iter is None
             and "stages" not in self.asked_options
@@ -268,7 +268,7 @@ class Settings:
             size.widths,
             held_out=getattr(problem, "validation", None) is not None,
             from_network=self.from_network,
-            separable=not getattr(problem, "beyond", ""),
+            separable=not getattr(problem, "unsupported_by_sweeps", ""),
             resample=options.get("resample", REDRAW_EVERY_STEPS if redraw else 0),
             algebra=options.get("algebra"),
         )
@@ -338,8 +338,8 @@ def _check_jets(problem: PDE, points: int, widths: Sequence[int], memory: float)
     needed = 8 * JETS_IN_MEMORY * points * equation.rows * channels * sum(widths[1:])
     if needed <= memory:
         return
-    derivatives = [called(key) for key in equation.keys if len(key) == 2] or [
-        called(key) for key in equation.keys if key
+    derivatives = [derivative_name(key) for key in equation.keys if len(key) == 2] or [
+        derivative_name(key) for key in equation.keys if key
     ]
     others = f" and {len(derivatives) - 2} more" if len(derivatives) > 2 else ""
     raise ValueError(
@@ -439,10 +439,11 @@ def check_equation(settings: Settings) -> None:
         or method == "auto"
         or (method == "gauss-newton" and settings.asked_options.get("lifted") == 0)
     )
-    if problem.joint and not true_loss:
+    if problem.unsupported_by_penalties and not true_loss:
         raise ValueError(
             f"not yet: model={settings.model!r} by {method!r} separates the layers for one unknown "
-            f"function, and this problem has {problem.joint}; use method='auto' or model='ls'."
+            f"function, and this problem has {problem.unsupported_by_penalties}; "
+            "use method='auto' or model='ls'."
         )
     sigma = settings.sigma
     x = jnp.linspace(-3.0, 3.0, 60)
@@ -458,7 +459,7 @@ def check_redrawing(plan: Plan, problem: Problem, max_iter: int | None) -> None:
 
     max_iter : as the user gave it; None is the default.
     """
-    evolves = isinstance(problem, PDE) and problem.evolves
+    evolves = isinstance(problem, PDE) and problem.supports_stages
     if plan.stages and not (plan.resample and evolves):
         raise ValueError(
             f"stages={plan.stages} is for nonlinear PDEs with an Initial condition and no numbers "
@@ -644,7 +645,7 @@ def doubts(problem: Problem, sigma: Activation, plan: Plan, model: str) -> list[
     """All advice on the settings and on the problem."""
     items = []
     if model == "pm" and plan.true_loss_from_start and plan.why and not plan.from_network:
-        joint = isinstance(problem, PDE) and bool(problem.joint)
+        joint = isinstance(problem, PDE) and bool(problem.unsupported_by_penalties)
         hint = "" if joint else "; for PM's own loss give method='gauss-newton' or 'alternating'"
         sentence = f"model='pm' with method='auto' is trained on the true loss{hint}."
         items.append(Advice(AdviceKind.STATEMENT, sentence))

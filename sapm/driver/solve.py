@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from sapm.driver.points import Redrawn, Staged, at_last, in_stages
+from sapm.driver.points import Redrawn, Staged, staged_plan, with_last_states
 from sapm.driver.progress import Bar, line, lines
 from sapm.driver.settings import (
     Settings,
@@ -34,7 +34,7 @@ from sapm.problem.pde import PDE
 from sapm.problem.samples import Samples, Weights
 from sapm.results import files
 from sapm.results.files import environment
-from sapm.results.result import Result, compared, from_file, to_file
+from sapm.results.result import Result, from_file, to_file, with_scores
 from sapm.results.table import heading, outcome
 from sapm.scopes import float64, interrupt, interrupts, never, one_thread, unless_interrupted
 from sapm.training import streaming
@@ -169,7 +169,7 @@ def attempt(
     held_out = None if samples.validation is None else scaling.term(samples.validation)
 
     def result(run: Run) -> Result:
-        compared_run = compared(run, sampler.samples, plan)
+        compared_run = with_scores(run, sampler.samples, plan)
         return Result(compared_run, sampler.samples, plan, problem)
 
     with _disk(problem, samples, plan, folder, previous) as disk:
@@ -186,7 +186,7 @@ def attempt(
         begin: Start | Run
         if previous is not None:
             whole = previous.kept is None or samples.validation is not None
-            begin = previous if whole else at_last(previous)
+            begin = previous if whole else with_last_states(previous)
         else:
             number = 1 if first_seconds is None else 2
             scaled = None if networks is None else [scaling.scaled(w) for w in networks]
@@ -481,7 +481,7 @@ def _failed(result: Result, seconds: float | None) -> bool:
 
 def _second(first: Result, session: Session) -> Result:
     """A second attempt, in stages of time, in place of one that found no solution."""
-    plan = in_stages(first.plan)
+    plan = staged_plan(first.plan)
     folder = session.folder
     if folder is not None:
         folder.save(folder.first, *to_file(first.run, first.samples, first.plan))

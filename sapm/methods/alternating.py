@@ -162,12 +162,13 @@ def sweep(obj: Objective, work: Work, order: Order) -> Work:
 class AlternatingEngine(OnePhase):
     """Minimise PM's or SAPM's loss by sweeps of block updates.
 
-    - `order`: the sweep.
-    - `weights`, `start`: how weights and auxiliary variables are drawn.
-    - `loop`: compile one program for all equal layers. Inputs narrower than the first layer are
-      then padded with zeros, so that layer 1 is one of them. Otherwise every layer is compiled
-      apart.
-    - `precision`: "double"; or "mixed", with what belongs to single samples in float32.
+    Parameters
+    ----------
+    order : the sweep.
+    weights, start : how weights and auxiliary variables are drawn.
+    loop : compile one program for all equal layers. Inputs narrower than the first layer are then
+        padded with zeros, so that layer 1 is one of them. Otherwise every layer is compiled apart.
+    precision : "double"; or "mixed", with what belongs to single samples in float32.
 
     A state is a `Work`, so that nothing is computed twice. For terms without closed forms it is a
     `Point`: their blocks take so long that the `Work` is made anew for every sweep.
@@ -260,12 +261,14 @@ def alternating(
     Equations with ψ itself, second derivatives or a nonlinear function have a longer sweep
     (`general_order`), without closed forms.
 
-    - `order`: another sweep, as pairs (block, layer).
-    - `joint`: solve for W_l and b_l together instead of one after the other.
-    - `shared`: step all a_l of a term by one length instead of a length for each sample.
-    - `loop`: compile one program for all equal layers; by default where it was measured to pay.
-    - `precision`: "double"; or "mixed": samples, and what is computed for each of them, in float32;
-      weights, the systems they are solved from and the losses in float64.
+    Parameters
+    ----------
+    order : another sweep, as pairs (block, layer).
+    joint : solve for W_l and b_l together instead of one after the other.
+    shared : step all a_l of a term by one length instead of a length for each sample.
+    loop : compile one program for all equal layers; by default where it was measured to pay.
+    precision : "double"; or "mixed": samples, and what is computed for each of them, in float32;
+        weights, the systems they are solved from and the losses in float64.
     """
     if obj.model not in ("pm", "sapm"):
         raise ValueError(

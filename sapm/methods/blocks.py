@@ -71,10 +71,12 @@ OUTPUT_STEPS = 3
 class Block(NamedTuple):
     """A part x of the unknowns in the window of a layer.
 
-    - `take`: x; for a layer (m, out), for the jets of a term (n, entries).
-    - `put`: x → window.
-    - `cost`: x → the loss as far as it depends on x, () or (n,).
-    - `curvature`: (x, g) → N⁻¹ g/2 for a gradient g, of the shape of x.
+    Parameters
+    ----------
+    take : x; for a layer (m, out), for the jets of a term (n, entries).
+    put : x → window.
+    cost : x → the loss as far as it depends on x, () or (n,).
+    curvature : (x, g) → N⁻¹ g/2 for a gradient g, of the shape of x.
     """
 
     take: Array
@@ -102,8 +104,10 @@ def line_search(
     """x + h step with the first h of 1, 1/2, 1/4, … at which the cost has fallen by ARMIJO h
     |slope|; x if there is none.
 
-    - `before`: the cost at x, () or, with a step length for every row of x, (n,).
-    - `slope`: its derivative along the step, of the same shape.
+    Parameters
+    ----------
+    before : the cost at x, () or, with a step length for every row of x, (n,).
+    slope : its derivative along the step, of the same shape.
     """
 
     def to_x(h: Array) -> Array:
@@ -133,9 +137,11 @@ def normal_rows(
     """The normal equations Σ w ‖δ z + r‖² of a change δ of the weights, over all defects of the
     layer.
 
-    - `weights`: for each term those of its value defects, () or (n,), and of its channels, (), (n,)
-      or (n, k). None: there are no such defects.
-    - `block`: what changes: "W", "b" or "Wb". Features are [z, 1] for "Wb"; channels do not see b.
+    Parameters
+    ----------
+    weights : for each term those of its value defects, () or (n,), and of its channels, (), (n,) or
+        (n, k). None: there are no such defects.
+    block : what changes: "W", "b" or "Wb". Features are [z, 1] for "Wb"; channels do not see b.
     """
     slopes = block != "b"
     bias = block != "W"
@@ -255,7 +261,9 @@ def _sample_loss(
 ) -> Float[Array, " n"]:
     """The loss of each sample of term i, without κ_n and the output misfit.
 
-    - `v`, `tau`: squared norms of its value defects, and of its tangent and second-order defects.
+    Parameters
+    ----------
+    v, tau : squared norms of its value defects, and of its tangent and second-order defects.
     """
     value, channel = defect_weights(obj, i, omega(obj, norms.s), norms.t[i], norms.curve[i])
     if norms.curve[i] is None:

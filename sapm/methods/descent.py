@@ -31,9 +31,11 @@ LBFGS_MEMORY = 20  # pairs (step, change of the gradient) that the Hessian is es
 class DescentState(eqx.Module):
     """The state of a seed.
 
-    - `variables`: what is descended on: the network (LS), or the network with the auxiliary
-      variables (PM, SAPM).
-    - `optimiser`: the state of the optax optimiser.
+    Parameters
+    ----------
+    variables : what is descended on: the network (LS), or the network with the auxiliary variables
+        (PM, SAPM).
+    optimiser : the state of the optax optimiser.
     """
 
     variables: Network | Point
@@ -44,10 +46,12 @@ class DescentEngine(OnePhase):
     """Minimise a loss f by steps x ← x + p(∇f), where x is the network (LS), or the network and all
     auxiliary variables at once (PM, SAPM).
 
-    - `name`: the optimiser. "gd": p = -η ∇f. "adam": Adam with the rate η. "lbfgs": L-BFGS with a
-      line search, which has no rate.
-    - `rate`, `halving`: η = rate · 2^(-k/halving) in step k.
-    - `weights`, `start`: how weights and auxiliary variables are drawn.
+    Parameters
+    ----------
+    name : the optimiser. "gd": p = -η ∇f. "adam": Adam with the rate η. "lbfgs": L-BFGS with a line
+        search, which has no rate.
+    rate, halving : η = rate · 2^(-k/halving) in step k.
+    weights, start : how weights and auxiliary variables are drawn.
     """
 
     objective: Objective

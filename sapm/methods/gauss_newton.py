@@ -87,26 +87,16 @@ class GNState(eqx.Module):
 
     Parameters
     ----------
-    count
-        Steps so far.
-    point
-        The network, and in the lifted phase its auxiliary variables.
-    loss
-        The penalty loss in the lifted phase, then the true loss.
-    damping
-        ν of the next step.
-    gain
-        The decrease of the loss divided by the predicted decrease.
-    gradient
-        The norm of the gradient.
-    failed
-        Steps in a row that did not lower the loss in spite of strong damping.
-    flat
-        |gradient| |weights| / loss.
-    undone
-        Whether the lifted phase was undone.
-    first
-        The network at the start, if the lifted phase can be undone.
+    count : steps so far.
+    point : the network, and in the lifted phase its auxiliary variables.
+    loss : the penalty loss in the lifted phase, then the true loss.
+    damping : ν of the next step.
+    gain : the decrease of the loss divided by the predicted decrease.
+    gradient : the norm of the gradient.
+    failed : steps in a row that did not lower the loss in spite of strong damping.
+    flat : |gradient| |weights| / loss.
+    undone : whether the lifted phase was undone.
+    first : the network at the start, if the lifted phase can be undone.
     """
 
     count: Int[Array, ""]
@@ -126,16 +116,11 @@ class Linearised(eqx.Module):
 
     Parameters
     ----------
-    network, aux
-        The point.
-    lifting
-        Whether this is the lifted phase.
-    parts
-        The linearised terms.
-    rows, rho
-        The factors of J̃, and ρ̃.
-    matrix
-        J̃ J̃ᵀ or J̃ᵀ J̃; empty if the algebra needs none.
+    network, aux : the point.
+    lifting : whether this is the lifted phase.
+    parts : the linearised terms.
+    rows, rho : the factors of J̃, and ρ̃.
+    matrix : J̃ J̃ᵀ or J̃ᵀ J̃; empty if the algebra needs none.
     """
 
     network: Network
@@ -157,20 +142,13 @@ class GaussNewtonEngine(eqx.Module):
 
     Parameters
     ----------
-    objective
-        The terms and the model.
-    lifted
-        The number of steps of the lifted phase.
-    damping
-        ν at the start.
-    widths, sigma
-        The layer widths m_0 … m_L and the activation.
-    weights, start
-        The initialiser of the weights, and that of the auxiliary variables.
-    algebra
-        "primal", "dual", "dense" or "free": see `gauss_newton`.
-    bend
-        Whether to use geodesic acceleration.
+    objective : the terms and the model.
+    lifted : the number of steps of the lifted phase.
+    damping : ν at the start.
+    widths, sigma : the layer widths m_0 … m_L and the activation.
+    weights, start : the initialiser of the weights, and that of the auxiliary variables.
+    algebra : "primal", "dual", "dense" or "free": see `gauss_newton`.
+    bend : whether to use geodesic acceleration.
     """
 
     objective: Objective
@@ -538,12 +516,9 @@ def flops(rows: int, tangents: int, widths: Sequence[int]) -> dict[str, float]:
 
     Parameters
     ----------
-    rows
-        Samples times outputs.
-    tangents
-        Derivatives at all samples.
-    widths
-        The layer widths m_0 … m_L.
+    rows : samples times outputs.
+    tangents : derivatives at all samples.
+    widths : the layer widths m_0 … m_L.
     """
     r = float(rows)
     t = float(tangents)
@@ -593,23 +568,16 @@ def gauss_newton(
 
     Parameters
     ----------
-    obj
-        The terms and the model.
-    widths, sigma
-        The layer widths m_0 … m_L and the activation.
-    lifted
-        The number of steps on the penalty loss of PM or SAPM, before those on the true loss.
+    obj : the terms and the model.
+    widths, sigma : the layer widths m_0 … m_L and the activation.
+    lifted : the number of steps on the penalty loss of PM or SAPM, before those on the true loss.
         Default: all.
-    damping
-        ν at the start. Default: `start_damping`.
-    algebra
-        How a step is solved. "primal": from J̃ᵀ J̃, weights × weights. "dual" and "dense": from
-        J̃ J̃ᵀ, rows × rows, without and with J̃. "free": by conjugate gradients without a matrix.
-        Default: `choose_algebra`.
-    init, start
-        The initialiser of the weights, and that of the auxiliary variables.
-    bend
-        Whether to use geodesic acceleration. It has no effect for relu, which has no second
+    damping : ν at the start. Default: `start_damping`.
+    algebra : how a step is solved. "primal": from J̃ᵀ J̃, weights × weights. "dual" and "dense":
+        from J̃ J̃ᵀ, rows × rows, without and with J̃. "free": by conjugate gradients without a
+        matrix. Default: `choose_algebra`.
+    init, start : the initialiser of the weights, and that of the auxiliary variables.
+    bend : whether to use geodesic acceleration. It has no effect for relu, which has no second
         derivative, or for losses other than squares.
     """
     sigma = activation(sigma)

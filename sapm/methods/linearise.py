@@ -50,16 +50,11 @@ class Row(eqx.Module):
 
     Parameters
     ----------
-    g : (r, out)
-        G̃ of the values, for every pair r of an output and a sample.
-    z : (r, in)
-        The values of the lifted input.
-    gt : (r, k, out)
-        G̃ of the k channels.
-    zt : (r, k, in)
-        The channels of the lifted input.
-    constants
-        How many of the last outputs of the layer have a bias and no weights.
+    g : (r, out), G̃ of the values, for every pair r of an output and a sample.
+    z : (r, in), the values of the lifted input.
+    gt : (r, k, out), G̃ of the k channels.
+    zt : (r, k, in), the channels of the lifted input.
+    constants : how many of the last outputs of the layer have a bias and no weights.
     """
 
     g: Float[Array, "r out"]
@@ -120,15 +115,11 @@ class Linear(eqx.Module):
 
     Parameters
     ----------
-    rho : (n, o)
-        The residual, with the defects of all layers carried to the output.
-    g, z, r
-        By layer: the gains G_l, the inputs z_{l-1} and the defects.
-    inverse
-        By layer: 1/w of values, (n,), and of channels, () or (n, k, 1); 0 for values that are not
-        free.
-    root : (n, o, o)
-        The Cholesky factor of S_n.
+    rho : (n, o), the residual, with the defects of all layers carried to the output.
+    g, z, r : by layer: the gains G_l, the inputs z_{l-1} and the defects.
+    inverse : by layer: 1/w of values, (n,), and of channels, () or (n, k, 1); 0 for values that are
+        not free.
+    root : (n, o, o), the Cholesky factor of S_n.
     """
 
     rho: Float[Array, "n o"]
@@ -230,12 +221,9 @@ class Jacobian(eqx.Module):
 
     Parameters
     ----------
-    matrix : (r, p)
-        The rows of all terms.
-    like
-        The layers whose weights belong to the columns.
-    ends
-        The number of the first row of every term but the first.
+    matrix : (r, p), the rows of all terms.
+    like : the layers whose weights belong to the columns.
+    ends : the number of the first row of every term but the first.
     """
 
     matrix: Float[Array, "r p"]

@@ -51,10 +51,12 @@ from sapm.scopes import float64
 class Swept(eqx.Module):
     """The state of a seed between two passes.
 
-    - `network`, `loss`, `mean_squared_loss`: after its last whole sweep.
-    - `ahead`, `norms`: the network that the next sweep is changing, and its norms.
-    - `due`: the layer of the next pass.
-    - `files`: files[l-1] is the number of the file with a_l.
+    Parameters
+    ----------
+    network, loss, mean_squared_loss : after its last whole sweep.
+    ahead, norms : the network that the next sweep is changing, and its norms.
+    due : the layer of the next pass.
+    files : files[l-1] is the number of the file with a_l.
 
     `due` and `files` are the same for all seeds.
     """
@@ -73,9 +75,11 @@ class StreamedEngine(WithoutPhases):
 
     It has no `step`: `sapm.training.streaming`, which has the samples, makes the passes of a sweep.
 
-    - `objective`: its term has a few samples, in place of all.
-    - `joint`: solve for W_l and b_l together.
-    - `weights`, `start`: how weights and auxiliary variables are drawn.
+    Parameters
+    ----------
+    objective : its term has a few samples, in place of all.
+    joint : solve for W_l and b_l together.
+    weights, start : how weights and auxiliary variables are drawn.
     """
 
     objective: Objective
@@ -131,9 +135,11 @@ def streamed(
 class Sums(eqx.Module):
     """What a pass adds up over chunks.
 
-    - `rows`: the normal equations of W_l and b_l (pass of layer 0: of W_L and b_L).
-    - `v`: the squared defects of layer l+1.
-    - `true`: the true loss (pass of layer 0, otherwise 0).
+    Parameters
+    ----------
+    rows : the normal equations of W_l and b_l (pass of layer 0: of W_L and b_L).
+    v : the squared defects of layer l+1.
+    true : the true loss (pass of layer 0, otherwise 0).
     """
 
     rows: Normal
@@ -173,11 +179,13 @@ def layer_chunk(
     """A chunk of n samples in the pass of layer l > 0: a_l after its step, its step lengths, and
     what the chunk adds to the sums.
 
-    - `layer`, `above`, `norms`: layers l and l+1 and the norms, of all seeds.
-    - `below`: a_{l-1} (seeds, n, m); x (n, m) if this is the `first` layer.
-    - `own`, `lengths`: a_l (seeds, n, m) and its step lengths (seeds, n).
-    - `goal`: a_{l+1} (seeds, n, m), or y (n, m).
-    - `weight`: the weights of the samples (n,).
+    Parameters
+    ----------
+    layer, above, norms : layers l and l+1 and the norms, of all seeds.
+    below : a_{l-1} (seeds, n, m); x (n, m) if this is the `first` layer.
+    own, lengths : a_l (seeds, n, m) and its step lengths (seeds, n).
+    goal : a_{l+1} (seeds, n, m), or y (n, m).
+    weight : the weights of the samples (n,).
     """
     sigma = method.sigma
 

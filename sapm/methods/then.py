@@ -24,9 +24,11 @@ from sapm.objective.penalty import Objective, Point
 class ThenState(eqx.Module):
     """The state of a seed.
 
-    - `count`: the number of steps so far.
-    - `first`: the state of the first engine; it stays as it is once the second engine runs.
-    - `second`: the state of the second engine; until then that at the network of `first`.
+    Parameters
+    ----------
+    count : the number of steps so far.
+    first : the state of the first engine; it stays as it is once the second engine runs.
+    second : the state of the second engine; until then that at the network of `first`.
     """
 
     count: Int[Array, ""]
@@ -37,9 +39,11 @@ class ThenState(eqx.Module):
 class ThenEngine(OnePhase):
     """The engine of one method after another.
 
-    - `first`: the engine of the steps 1, …, `steps`.
-    - `second`: the engine of all further steps. It starts at the network of the first engine.
-    - `steps`: the number of steps of the first engine.
+    Parameters
+    ----------
+    first : the engine of the steps 1, …, `steps`.
+    second : the engine of all further steps. It starts at the network of the first engine.
+    steps : the number of steps of the first engine.
 
     The loss that is minimised is that of the engine that took the last step. A bound between the
     true loss and the loss is that of `first.objective`.

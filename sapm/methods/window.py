@@ -39,11 +39,13 @@ from sapm.objective.terms import Term
 class Part(eqx.Module):
     """One term's share of a `Work`, stacked by layer.
 
-    - `aux`: the jets u_0 … u_L, where u_0 is the input jet.
-    - `lifted`: (σ, σ') at the values of u_0 … u_{L-1}. The input passes unchanged, so its pair is
-      (x, 1).
-    - `defect`: the jets r_1 … r_L.
-    - `length`: the step length of a_l for every sample.
+    Parameters
+    ----------
+    aux : the jets u_0 … u_L, where u_0 is the input jet.
+    lifted : (σ, σ') at the values of u_0 … u_{L-1}. The input passes unchanged, so its pair is (x,
+        1).
+    defect : the jets r_1 … r_L.
+    length : the step length of a_l for every sample.
     """
 
     aux: Stack
@@ -63,10 +65,12 @@ class Work(eqx.Module):
 class Pane(eqx.Module):
     """One term's share of the window of layer l.
 
-    - `z`: the lift of u_{l-1}, which layer l is applied to.
-    - `u`, `lifted`, `r`: u_l, (σ, σ') at its value, and the defect r_l.
-    - `goal`, `upper`: the target of layer l+1 and its defect r_{l+1}.
-    - `length`: the step lengths of a_l.
+    Parameters
+    ----------
+    z : the lift of u_{l-1}, which layer l is applied to.
+    u, lifted, r : u_l, (σ, σ') at its value, and the defect r_l.
+    goal, upper : the target of layer l+1 and its defect r_{l+1}.
+    length : the step lengths of a_l.
 
     `lifted`, `goal` and `upper` are None at the top.
     """
@@ -83,13 +87,15 @@ class Pane(eqx.Module):
 class Window(eqx.Module):
     """Layer l with all that touches it.
 
-    - `layer`, `above`: layers l and l+1; `above` is in the precision of the samples, and None at
-      the top.
-    - `panes`: one for each term.
-    - `norms`: those of the whole point. Their v and τ of layers l and l+1 are only brought up to
-      date by `window_norms`.
-    - `work`: all layers as they were when the window was opened, for terms of second order: their
-      weights contain the forward pass through the whole network. Otherwise None.
+    Parameters
+    ----------
+    layer, above : layers l and l+1; `above` is in the precision of the samples, and None at the
+        top.
+    panes : one for each term.
+    norms : those of the whole point. Their v and τ of layers l and l+1 are only brought up to date
+        by `window_norms`.
+    work : all layers as they were when the window was opened, for terms of second order: their
+        weights contain the forward pass through the whole network. Otherwise None.
     """
 
     layer: Dense

@@ -27,16 +27,11 @@ class Activation:
 
     Parameters
     ----------
-    name
-        In settings and files.
-    pair
-        x → (σ(x), σ'(x)).
-    curve
-        (x, σ(x), σ'(x)) → σ''(x).
-    source
-        The function from which the activation was made, if any.
-    series
-        (x, order) → [σ(x), σ'(x), …]. Default: by automatic differentiation.
+    name : in settings and files.
+    pair : x → (σ(x), σ'(x)).
+    curve : (x, σ(x), σ'(x)) → σ''(x).
+    source : the function from which the activation was made, if any.
+    series : (x, order) → [σ(x), σ'(x), …]. Default: by automatic differentiation.
     """
 
     name: str
@@ -160,10 +155,8 @@ def _polynomial_series(
 
     Parameters
     ----------
-    function
-        s.
-    slope
-        The coefficients of p, from the constant one.
+    function : s.
+    slope : the coefficients of p, from the constant one.
     """
 
     def series(x: Array, order: int) -> Sequence[Array]:
@@ -253,9 +246,8 @@ def activation(asked: str | Activation | Callable[[Array], Array]) -> Activation
 
     Parameters
     ----------
-    asked
-        An activation, the name of one, or any elementwise JAX function. A function has no constants
-        unless it is one of JAX's own (`JAX_ACTIVATIONS`).
+    asked : an activation, the name of one, or any elementwise JAX function. A function has no
+        constants unless it is one of JAX's own (`JAX_ACTIVATIONS`).
     """
     if isinstance(asked, Activation):
         return asked

@@ -184,10 +184,8 @@ def jet_of(f: Callable[[Array], Array], x: Jet) -> Jet:
 
     Parameters
     ----------
-    f
-        A function of one point, (d,) → (m,).
-    x
-        The input jet: the points and the directions.
+    f : A function of one point, (d,) → (m,).
+    x : the input jet: the points and the directions.
     """
     k = x.first
 
@@ -241,8 +239,7 @@ def polarised(exponents: tuple[int, ...]) -> dict[tuple[int, ...], float]:
 
     Parameters
     ----------
-    exponents
-        The multi-index a, by coordinate.
+    exponents : the multi-index a, by coordinate.
 
     Returns a dictionary from directions v to weights. The components of v are integers without a
     common divisor, and the first that is not 0 is positive.

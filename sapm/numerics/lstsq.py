@@ -64,16 +64,11 @@ def rows(
 
     Parameters
     ----------
-    z : (n, m)
-        The features.
-    r : (n, out)
-        The residuals.
-    w : () or (n,)
-        The weight of all rows, or of each.
-    bias
-        Use the features [z, 1].
-    room
-        Use the features [z, 0].
+    z : (n, m), the features.
+    r : (n, out), the residuals.
+    w : () or (n,), the weight of all rows, or of each.
+    bias : use the features [z, 1].
+    room : use the features [z, 0].
     """
     z = z.astype(float)
     r = r.astype(float)
@@ -125,12 +120,9 @@ def step(
 
     Parameters
     ----------
-    normal
-        The normal equations of the rows.
-    ridge : (m,)
-        The ridge of every feature.
-    current : (m, out)
-        The unknowns before the step.
+    normal : the normal equations of the rows.
+    ridge : (m,), the ridge of every feature.
+    current : (m, out), the unknowns before the step.
     """
     m = ridge.shape[0]
     H = normal.gram + jnp.diag(ridge)
@@ -197,18 +189,12 @@ def shifted_solve(
 
     Parameters
     ----------
-    W : (out, m)
-        The matrix that all samples share.
-    S : (n, m)
-        The diagonals.
-    shift : (n,)
-        Positive numbers.
-    rhs : (n, k, m)
-        k right-hand sides for each sample.
-    tol
-        The relative error of the series. Default: 500 eps.
-    max_terms
-        The largest number of terms.
+    W : (out, m), the matrix that all samples share.
+    S : (n, m), the diagonals.
+    shift : (n,), positive numbers.
+    rhs : (n, k, m), k right-hand sides for each sample.
+    tol : the relative error of the series. Default: 500 eps.
+    max_terms : the largest number of terms.
     """
     kind = jnp.finfo(rhs.dtype)
     eps = float(kind.eps)

@@ -52,16 +52,11 @@ class Stack(eqx.Module):
 
     Parameters
     ----------
-    head
-        The layers below p.
-    body
-        The layers p..q, which are equal in shape, on a leading axis; None if there are none.
-    tail
-        The layers above q.
-    run
-        (p, q).
-    first
-        The number of the first layer.
+    head : the layers below p.
+    body : the layers p..q, which are equal in shape, on a leading axis; None if there are none.
+    tail : the layers above q.
+    run : (p, q).
+    first : the number of the first layer.
     """
 
     head: tuple
@@ -268,12 +263,9 @@ class Network(eqx.Module):
 
     Parameters
     ----------
-    stack
-        The layers; `stack[l]` is layer l.
-    sigma
-        The activation.
-    constants
-        How many of the last outputs do not depend on the input. Their rows of W_L stay 0.
+    stack : the layers; `stack[l]` is layer l.
+    sigma : the activation.
+    constants : how many of the last outputs do not depend on the input. Their rows of W_L stay 0.
     """
 
     stack: Stack
@@ -502,16 +494,11 @@ def initialise(
 
     Parameters
     ----------
-    key
-        The random key.
-    widths
-        The layer widths m_0 … m_L.
-    sigma
-        The activation.
-    init
-        The name of an initialiser (`INITIALISERS`).
-    constants : (q,), optional
-        The values of the last q outputs, which do not depend on the input.
+    key : the random key.
+    widths : the layer widths m_0 … m_L.
+    sigma : the activation.
+    init : the name of an initialiser (`INITIALISERS`).
+    constants : (q,), optional, the values of the last q outputs, which do not depend on the input.
     """
     if len(widths) < 3 or min(widths) < 1:
         raise ValueError(

@@ -83,8 +83,7 @@ class Value(Operator):
 
     Parameters
     ----------
-    of
-        The indices of the outputs. Default: all.
+    of : the indices of the outputs. Default: all.
     """
 
     of: Outputs = eqx.field(static=True, default=None)
@@ -108,12 +107,9 @@ class Linear(Operator):
 
     Parameters
     ----------
-    c : (n, channels)
-        The coefficients of the derivatives.
-    c0 : (n,), optional
-        The coefficient of ψ itself.
-    of
-        The indices of the outputs. Default: all.
+    c : (n, channels), the coefficients of the derivatives.
+    c0 : (n,), optional, the coefficient of ψ itself.
+    of : the indices of the outputs. Default: all.
     """
 
     c: Float[Array, "n k"]
@@ -149,13 +145,10 @@ class Nonlinear(Operator):
 
     Parameters
     ----------
-    unit : (outputs,)
-        What the outputs of the network count in.
-    function
-        Of one sample, with outputs and channels in the problem's units. None where the operator
-        was read from a file, which does not hold code.
-    parameters
-        How many of the last outputs are unknown numbers.
+    unit : (outputs,), what the outputs of the network count in.
+    function : of one sample, with outputs and channels in the problem's units. None where the
+        operator was read from a file, which does not hold code.
+    parameters : how many of the last outputs are unknown numbers.
     """
 
     unit: Float[Array, " m"]
@@ -190,10 +183,8 @@ class Composed(Operator):
 
     Parameters
     ----------
-    operator
-        The operator of u.
-    factor, datum
-        The jets of φ and g.
+    operator : the operator of u.
+    factor, datum : the jets of φ and g.
     """
 
     operator: Operator

@@ -68,19 +68,14 @@ class Norms(eqx.Module):
 
     Parameters
     ----------
-    s : (L,)
-        s_l = ‖W_l‖_F².
-    v : for each term (L,) or (L, n)
-        Σ_n κ_n v_{l,n}; for a PDE term v_{l,n}, since Ω weighs its samples differently.
-    tau : for each term (L,) or (L, 2, n)
-        Σ_n κ_n τ_{l,n}; for a term of second order the squared norms of the first derivatives and
-        of the other channels.
-    t : for each term (L, n)
-        t_{l,n}.
-    out : for each term ()
-        Σ_n κ_n out_n.
-    curve : for each term
-        The norms that a term of second order has beside these; else None.
+    s : (L,), s_l = ‖W_l‖_F².
+    v : for each term (L,) or (L, n), Σ_n κ_n v_{l,n}; for a PDE term v_{l,n}, since Ω weighs its
+        samples differently.
+    tau : for each term (L,) or (L, 2, n), Σ_n κ_n τ_{l,n}; for a term of second order the squared
+        norms of the first derivatives and of the other channels.
+    t : for each term (L, n), t_{l,n}.
+    out : for each term (), Σ_n κ_n out_n.
+    curve : for each term, the norms that a term of second order has beside these; else None.
     """
 
     s: Float[Array, " L"]
@@ -96,14 +91,11 @@ class Objective(eqx.Module):
 
     Parameters
     ----------
-    beta, alpha : for each term (L,)
-        The weights β_l of value defects and α_l of tangent defects.
-    model
-        "ls", "pm" or "sapm".
-    l2
-        Adds l2 · Σ_l ‖W_l‖_F² to the loss that is minimised.
-    constants : (q,)
-        First guesses of the last q outputs, unknown numbers that do not depend on the input.
+    beta, alpha : for each term (L,), the weights β_l of value defects and α_l of tangent defects.
+    model : "ls", "pm" or "sapm".
+    l2 : Adds l2 · Σ_l ‖W_l‖_F² to the loss that is minimised.
+    constants : (q,), first guesses of the last q outputs, unknown numbers that do not depend on the
+        input.
     """
 
     terms: tuple[Term, ...]
@@ -137,19 +129,13 @@ def objective(
 
     Parameters
     ----------
-    terms
-        At least one.
-    depth
-        The number of layers L of the network.
-    model
-        "ls", "pm" or "sapm".
-    beta
-        The weights of value defects, l < L: a number, an array (L-1,), or a tuple with one of
+    terms : at least one.
+    depth : the number of layers L of the network.
+    model : "ls", "pm" or "sapm".
+    beta : the weights of value defects, l < L: a number, an array (L-1,), or a tuple with one of
         these for each term.
-    alpha
-        The weights of tangent defects, l ≤ L, likewise.
-    l2
-        The weight of Σ_l ‖W_l‖_F² in the loss.
+    alpha : the weights of tangent defects, l ≤ L, likewise.
+    l2 : the weight of Σ_l ‖W_l‖_F² in the loss.
     """
     if isinstance(terms, Term) or not terms:
         raise ValueError("terms must be a list with at least one term, such as [value_term(x, y)].")
@@ -348,10 +334,8 @@ def defect_weights(
 
     Parameters
     ----------
-    w : (L,)
-        ω_l.
-    t, curve
-        The norms that the adaptive weights are functions of (`lengths`).
+    w : (L,), ω_l.
+    t, curve : the norms that the adaptive weights are functions of (`lengths`).
 
     Returns the weights of values, (L, n), and of channels: (L,), or for a term of second order
     (L, n, k, 1).
@@ -454,15 +438,11 @@ def start_point(
 
     Parameters
     ----------
-    key
-        The random key.
-    obj, network
-        The objective and the network.
-    start
-        "uniform": U(-1, 1), as in the paper; "forward": the forward pass; "noise": the forward pass
-        plus U(-noise, noise).
-    noise
-        The largest number that is added.
+    key : the random key.
+    obj, network : the objective and the network.
+    start : "uniform": U(-1, 1), as in the paper; "forward": the forward pass; "noise": the forward
+        pass plus U(-noise, noise).
+    noise : the largest number that is added.
     """
     aux = []
     for i, term in enumerate(obj.terms):

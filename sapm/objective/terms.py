@@ -23,18 +23,13 @@ class Term(eqx.Module):
 
     Parameters
     ----------
-    x : Jet
-        The inputs of the network at n samples, with the directions of the derivatives.
-    y : (n, rows)
-        The targets.
-    operator
-        What is compared with them.
-    weight : () or (n,)
-        Of all samples, or of each.
-    points : (n, d), optional
-        The sample points, where the inputs are in other units or are features of the points.
-    loss
-        Of predictions and targets. Default: the square of their difference, summed over rows.
+    x : Jet The inputs of the network at n samples, with the directions of the derivatives.
+    y : (n, rows), the targets.
+    operator : what is compared with them.
+    weight : () or (n,), of all samples, or of each.
+    points : (n, d), optional, the sample points, where the inputs are in other units or are
+        features of the points.
+    loss : of predictions and targets. Default: the square of their difference, summed over rows.
     """
 
     x: Jet
@@ -204,16 +199,11 @@ def value_term(
 
     Parameters
     ----------
-    x : (n, d)
-        The sample points.
-    y : (n, outputs)
-        The targets.
-    weight : number or (n,)
-        Of the mean, or of each of its samples.
-    loss
-        Another loss than the square; ψ is its prediction.
-    of
-        The indices of the outputs that are compared. Default: all.
+    x : (n, d), the sample points.
+    y : (n, outputs), the targets.
+    weight : number or (n,), of the mean, or of each of its samples.
+    loss : another loss than the square; ψ is its prediction.
+    of : the indices of the outputs that are compared. Default: all.
     """
     x = as_columns("x", x)
     y = as_columns("y", y)
@@ -237,16 +227,11 @@ def pde_term(x, c, f, weight: Any = 1.0, c0=None, of: tuple[int, ...] | None = N
 
     Parameters
     ----------
-    x, c : (n, d)
-        The collocation points and the coefficients there.
-    f : (n, outputs)
-        The right-hand side.
-    weight : number or (n,)
-        Of the mean, or of each of its samples.
-    c0 : (n,), optional
-        The coefficient of ψ.
-    of
-        The indices of the outputs. Default: all.
+    x, c : (n, d), the collocation points and the coefficients there.
+    f : (n, outputs), the right-hand side.
+    weight : number or (n,), of the mean, or of each of its samples.
+    c0 : (n,), optional, the coefficient of ψ.
+    of : the indices of the outputs. Default: all.
     """
     x = as_columns("x", x)
     c = as_columns("c", c)
@@ -278,16 +263,11 @@ def second_order_term(x, A, b, c0, f, weight: Any = 1.0) -> Term:
 
     Parameters
     ----------
-    x, b : (n, d)
-        The collocation points and the coefficients of the gradient.
-    A : (n, d, d)
-        Symmetric matrices.
-    c0 : (n,) or None
-        The coefficient of ψ.
-    f : (n, 1)
-        The right-hand side.
-    weight : number or (n,)
-        Of the mean, or of each of its samples.
+    x, b : (n, d), the collocation points and the coefficients of the gradient.
+    A : (n, d, d), symmetric matrices.
+    c0 : (n,) or None, the coefficient of ψ.
+    f : (n, 1), the right-hand side.
+    weight : number or (n,), of the mean, or of each of its samples.
     """
     x = as_columns("x", x)
     f = as_columns("f", f)
@@ -346,20 +326,13 @@ def nonlinear_term(
 
     Parameters
     ----------
-    x : (n, d)
-        The collocation points.
-    directions : (k, d)
-        Of the derivatives, at every sample.
-    forms, orders
-        The other channels: see `Jet`.
-    function
-        (point, outputs, channels) → `rows` numbers, at one sample.
-    weight : number or (n,)
-        Of the mean, or of each of its samples.
-    unit
-        What the outputs of the network count in.
-    constants
-        How many of the last outputs are unknown numbers.
+    x : (n, d), the collocation points.
+    directions : (k, d), of the derivatives, at every sample.
+    forms, orders : the other channels: see `Jet`.
+    function : (point, outputs, channels) → `rows` numbers, at one sample.
+    weight : number or (n,), of the mean, or of each of its samples.
+    unit : what the outputs of the network count in.
+    constants : how many of the last outputs are unknown numbers.
     """
     x = as_columns("x", x)
     directions = jnp.asarray(directions, jnp.float64)
@@ -380,16 +353,11 @@ def operator_term(x, operator: Operator, y, weight: Any = 1.0, loss: Loss | None
 
     Parameters
     ----------
-    x : (n, d)
-        The sample points.
-    operator
-        An `Operator`.
-    y : (n, rows)
-        The targets.
-    weight : number or (n,)
-        Of the mean, or of each of its samples.
-    loss
-        Another loss than the square.
+    x : (n, d), the sample points.
+    operator : an `Operator`.
+    y : (n, rows), the targets.
+    weight : number or (n,), of the mean, or of each of its samples.
+    loss : another loss than the square.
     """
     x = as_columns("x", x)
     y = as_columns("y", y)

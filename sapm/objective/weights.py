@@ -62,12 +62,9 @@ def lengths(term: Term, network: Network, aux: Stack) -> tuple[Float[Array, "L n
 
     Parameters
     ----------
-    term
-        The term.
-    network
-        Of the forward pass in p.
-    aux
-        The free jets u_1 … u_L of the term.
+    term : the term.
+    network : of the forward pass in p.
+    aux : the free jets u_1 … u_L of the term.
     """
     t = aux.map(length_squared).rows()
     if not term.x.forms:
@@ -109,10 +106,8 @@ def steepness(terms: Sequence[Term], network: Network, aux: Sequence[Stack]) -> 
 
     Parameters
     ----------
-    terms
-        The terms of the objective.
-    network, aux
-        The point: the network, and the free jets of every term.
+    terms : the terms of the objective.
+    network, aux : the point: the network, and the free jets of every term.
     """
     pairs = [(term, u.top) for term, u in zip(terms, aux, strict=True) if term.nonlinear]
     constants = (float(steepness_of_term(term, network(term.x), u)) for term, u in pairs)
@@ -127,8 +122,7 @@ def steepness_of_term(term: Term, exact: Jet, free: Jet) -> Float[Array, ""]:
 
     Parameters
     ----------
-    exact, free
-        The output jets of the forward pass, and the free ones.
+    exact, free : the output jets of the forward pass, and the free ones.
     """
     (f, back), g = jax.vjp(term.residual, free), term.residual(exact)
     slope = back(jnp.ones_like(f))[0]
@@ -151,12 +145,9 @@ def constant(
 
     Parameters
     ----------
-    term, sigma
-        The term and the activation.
-    alpha, beta : (L,) and (L-1,)
-        The fixed weights of tangent and of value defects.
-    steep
-        The Lipschitz constant of a nonlinear residual (`steepness`).
+    term, sigma : the term and the activation.
+    alpha, beta : (L,) and (L-1,), the fixed weights of tangent and of value defects.
+    steep : the Lipschitz constant of a nonlinear residual (`steepness`).
     """
     L = len(alpha)
     l = np.arange(1, len(alpha))
@@ -206,18 +197,12 @@ class Certificate:
 
     Parameters
     ----------
-    loss
-        The loss that is minimised.
-    mean_squared_loss
-        The true loss.
-    bound
-        The proven constant; None if no theorem applies.
-    printed
-        The constant as the paper prints it.
-    holds
-        Whether the bound holds up to rounding; None if no theorem applies.
-    reason
-        A sentence: the theorem, or why none applies.
+    loss : the loss that is minimised.
+    mean_squared_loss : the true loss.
+    bound : the proven constant; None if no theorem applies.
+    printed : the constant as the paper prints it.
+    holds : whether the bound holds up to rounding; None if no theorem applies.
+    reason : A sentence: the theorem, or why none applies.
     """
 
     loss: float
@@ -277,12 +262,9 @@ def bound(
 
     Parameters
     ----------
-    obj, sigma
-        The objective and the activation.
-    steep
-        A Lipschitz constant of the nonlinear residuals, if any (`steepness`).
-    network
-        Needed if it has layers that are not dense.
+    obj, sigma : the objective and the activation.
+    steep : A Lipschitz constant of the nonlinear residuals, if any (`steepness`).
+    network : needed if it has layers that are not dense.
     """
     if obj.model == "ls":
         why = "The optimised loss is the true loss (plus the ℓ² penalty, if any)."
@@ -374,10 +356,8 @@ def certificate(
 
     Parameters
     ----------
-    loss, mean_squared_loss
-        The loss that is minimised and the true loss, at the same point.
-    obj, sigma, steep, network
-        See `bound`.
+    loss, mean_squared_loss : the loss that is minimised and the true loss, at the same point.
+    obj, sigma, steep, network : see `bound`.
     """
     loss = float(loss)
     true = float(mean_squared_loss)

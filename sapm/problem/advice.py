@@ -1,11 +1,11 @@
 """Advisory checks: problems that are legal and probably a mistake.
 
-Each check looks at an equation with its conditions (`Stated`, which a `PDE` is) and returns an
-`Advice` or None. `ill_posed` is asked when a problem is stated, `advice`
-before training, `another_exact` and `kinks` after it, where errors are large.
+Each check takes a `BoundaryValueProblem` (a `PDE` is one) and returns an `Advice` or None.
+`ill_posed` runs when a problem is stated, `advice` before training, and `another_exact` and `kinks`
+after training if errors are large.
 
-A check may call a user's function at points that training never uses, and where that function
-fails, the check says nothing (`functions.tried`).
+A check may call a user's function at points that training never uses. If that function fails there,
+the check returns None (`functions.none_if_fails`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sapm.numerics.activations import Activation
 from sapm.problem.characteristics import trace_back
 from sapm.problem.conditions import (
     BoundaryCondition,
+    BoundaryValueProblem,
     Condition,
     Initial,
     InitialVelocity,
     LinearCondition,
     Observed,
     Periodic,
-    Stated,
 )
-from sapm.problem.domain import Box, Coordinates, Domain, Shape, stem
-from sapm.problem.equation import Key, called
-from sapm.problem.functions import evaluate, numbers_of, place, tried
+from sapm.problem.domain import Box, Coordinates, Domain, Shape, face_stem
+from sapm.problem.equation import Key, derivative_name
+from sapm.problem.functions import evaluate, none_if_fails, numbers_of, point_text
 from sapm.problem.shapes import Combination, Product
 from sapm.scopes import float64
 
@@ -49,49 +49,49 @@ LINE_NODES = 64  # points on a line along which a coefficient is searched for ju
 LINE_ROUNDS = 5  # how often the search zooms in between two of them
 
 
-Check = Callable[[Stated], Advice | None]
+Check = Callable[[BoundaryValueProblem], Advice | None]
 
 
 # ---------------------------------------------------------------- is the problem well posed?
 
 
-def ill_posed(problem: Stated) -> str:
+def ill_posed(problem: BoundaryValueProblem) -> str:
     """One sentence on what leaves the solution open; "" if nothing is known to.
 
     For first-order linear equations it follows from the characteristics, for others from the names
     of derivatives and faces.
     """
-    if problem.followed:
+    if problem.has_characteristics:
         return _not_reached(problem)
     return _left_open(problem)
 
 
-def _not_reached(problem: Stated) -> str:
+def _not_reached(problem: BoundaryValueProblem) -> str:
     """Whether some characteristic brings no data."""
     domain = problem.domain
     x = domain.points(CHARACTERISTICS, 1)
-    feet = trace_back(problem, x, 1e-4, "RK45", quick=True)
+    origins = trace_back(problem, x, 1e-4, "RK45", quick=True)
     # a path that was given up may have come to where time begins
-    unfinished = feet.onward & np.array([face is None for face in feet.face])
-    lost = (feet.condition < 0) & ~unfinished
+    unfinished = origins.onward & np.array([face is None for face in origins.face])
+    lost = (origins.condition < 0) & ~unfinished
     if not lost.any():
         return ""
     k = int(lost.argmax())
-    if feet.face[k] is None:
+    if origins.face[k] is None:
         how = "never reaches the boundary"
     else:
-        at = place(domain.names, feet.x[k])
-        how = f"comes from the face {feet.face[k]!r} at {at}, where no condition is given"
+        at = point_text(domain.names, origins.x[k])
+        how = f"comes from the face {origins.face[k]!r} at {at}, where no condition is given"
     return (
         f"the problem is not well posed: u is not determined at {lost.sum()} of {len(x)} probed "
-        f"points; for example the characteristic through {place(domain.names, x[k])} {how}."
+        f"points; for example the characteristic through {point_text(domain.names, x[k])} {how}."
     )
 
 
 class _Data:
     """What the conditions of a problem say about each function on each face."""
 
-    def __init__(self, problem: Stated):
+    def __init__(self, problem: BoundaryValueProblem):
         self.problem = problem
         self.equation = problem.equation
         self.domain = problem.domain
@@ -99,10 +99,10 @@ class _Data:
         self.fields = problem.fields
         # (face, function, "value" or "slope")
         self.told = {
-            (stem(face), i, "value" if problem.determines(c) == "value" else "slope")
-            for c in problem.stated
+            (face_stem(face), i, "value" if problem.determines(c) == "value" else "slope")
+            for c in problem.boundary_conditions
             for face in problem.faces(c)
-            for i in c.meant(problem.fields)
+            for i in c.field_indices(problem.fields)
         }
 
     @property
@@ -187,9 +187,9 @@ class _Data:
         return bool(both) or "t+" in self.faces_with_value() or first_order_with_both_ends
 
 
-def _left_open(problem: Stated) -> str:
+def _left_open(problem: BoundaryValueProblem) -> str:
     """What a second-order or nonlinear equation lacks; nothing is said where u was measured."""
-    if any(isinstance(c, Observed) for c in problem.stated):
+    if any(isinstance(c, Observed) for c in problem.boundary_conditions):
         return ""
     data = _Data(problem)
     checks = (
@@ -205,8 +205,8 @@ def _left_open(problem: Stated) -> str:
 
 
 def _field_without_condition(data: _Data) -> str:
-    stated = data.problem.stated
-    given = {i for c in stated for i in c.meant(data.fields)}
+    stated = data.problem.boundary_conditions
+    given = {i for c in stated for i in c.field_indices(data.fields)}
     missing = [
         i for i in range(len(data.fields)) if i not in given and not data.renames_derivative(i)
     ]
@@ -237,7 +237,7 @@ def _too_few_equations(data: _Data) -> str:
 
 def _only_derivatives(data: _Data) -> str:
     problem = data.problem
-    determined = [problem.determines(c) for c in problem.stated]
+    determined = [problem.determines(c) for c in problem.boundary_conditions]
     if () in data.keys or any(what != "derivative" for what in determined):
         return ""
     return (
@@ -256,7 +256,7 @@ def _no_start(data: _Data) -> str:
 
 
 def _no_initial_velocity(data: _Data) -> str:
-    stated = data.problem.stated
+    stated = data.problem.boundary_conditions
     velocity = any(
         isinstance(c, InitialVelocity)
         or (
@@ -269,7 +269,7 @@ def _no_initial_velocity(data: _Data) -> str:
     if ("t", "t") not in data.keys or "t+" in data.faces_with_value() or velocity:
         return ""
     return (
-        f"the problem is not well posed: it contains {called(('t', 't'))}; "
+        f"the problem is not well posed: it contains {derivative_name(('t', 't'))}; "
         "add sapm.InitialVelocity(g)."
     )
 
@@ -282,16 +282,16 @@ def _open_faces(data: _Data) -> str:
         for name in names
         if (name, name) in data.keys and name != "t" and name not in data.periodic
     ]
-    met = {face for c in data.problem.stated for face in data.problem.faces(c)}
+    met = {face for c in data.problem.boundary_conditions for face in data.problem.faces(c)}
 
     def needs_condition(face: str) -> bool:
-        name = stem(face)[:-1]
+        name = face_stem(face)[:-1]
         return name in second or bool(second and name not in names)
 
     faces = [
         face
         for face in data.domain.faces
-        if face not in met and stem(face)[:-1] != "t" and needs_condition(face)
+        if face not in met and face_stem(face)[:-1] != "t" and needs_condition(face)
     ]
     if not faces:
         return ""
@@ -301,8 +301,8 @@ def _open_faces(data: _Data) -> str:
             fields = [0]
         if all(data.count(i, names[0]) > 1 for i in fields):
             return ""
-    name = stem(faces[0])[:-1]
-    derivative = called((name, name) if name in second else (second[0], second[0]))
+    name = face_stem(faces[0])[:-1]
+    derivative = derivative_name((name, name) if name in second else (second[0], second[0]))
     return (
         f"the problem may not be well posed: it contains {derivative}, and no condition is on "
         f"{', '.join(faces)}; add one there."
@@ -321,7 +321,7 @@ def _undetermined_parameters(data: _Data) -> str:
 # ---------------------------------------------------------------- before training
 
 
-def advice(problem: Stated, sigma: Activation) -> list[Advice]:
+def advice(problem: BoundaryValueProblem, sigma: Activation) -> list[Advice]:
     """All advice on a problem, and on the activation for it, before it is trained."""
     items = [item for check in CHECKS if (item := check(problem)) is not None]
     if sigma.name == "relu":
@@ -333,18 +333,18 @@ def advice(problem: Stated, sigma: Activation) -> list[Advice]:
     return items
 
 
-def _periodic(problem: Stated) -> list[int]:
+def _periodic(problem: BoundaryValueProblem) -> list[int]:
     """The indices of the periodic coordinates."""
     return [
         i for c in problem.conditions if isinstance(c, Periodic) for i in c.indices(problem.domain)
     ]
 
 
-def _with_datum(problem: Stated) -> list[LinearCondition]:
+def _with_datum(problem: BoundaryValueProblem) -> list[LinearCondition]:
     """Conditions u = g on faces, at points that are drawn."""
     return [
         c
-        for c in problem.stated
+        for c in problem.boundary_conditions
         if isinstance(c, LinearCondition)
         and c.prescribes_value
         and np.ndim(c.points) == 0
@@ -352,16 +352,16 @@ def _with_datum(problem: Stated) -> list[LinearCondition]:
     ]
 
 
-def on_outflow(problem: Stated) -> Advice | None:
+def on_outflow(problem: BoundaryValueProblem) -> Advice | None:
     """A condition on an outflow face, where u is determined by the interior."""
-    if not problem.followed:
+    if not problem.has_characteristics:
         return None
     for condition in _with_datum(problem):
         if condition.inflow_only:
             continue
         for face in problem.faces(condition):
             x = problem.domain.face_points(face, FACE_POINTS)
-            entering = tried(problem.entering, face, x)
+            entering = none_if_fails(problem.entering, face, x)
             if entering is not None and not entering.any():
                 return Advice(
                     AdviceKind.STATEMENT,
@@ -371,7 +371,7 @@ def on_outflow(problem: Stated) -> Advice | None:
     return None
 
 
-def time_by_another_name(problem: Stated) -> Advice | None:
+def time_by_another_name(problem: BoundaryValueProblem) -> Advice | None:
     """A coordinate that looks like the time and is not called t."""
     names = problem.domain.names
     keys = problem.equation.keys
@@ -381,7 +381,7 @@ def time_by_another_name(problem: Stated) -> Advice | None:
     time = next((name for name in first_order if name.lower() in ("t", "time", "tau")), "t")
     unnamed = any(
         not isinstance(c, (Initial, InitialVelocity, Observed)) and not c.inflow_only
-        for c in problem.stated
+        for c in problem.boundary_conditions
         if c.faces is None
     )
     if "t" in names or time == "t" or not unnamed:
@@ -393,7 +393,7 @@ def time_by_another_name(problem: Stated) -> Advice | None:
     )
 
 
-def backwards_in_time(problem: Stated) -> Advice | None:
+def backwards_in_time(problem: BoundaryValueProblem) -> Advice | None:
     """Diffusion with the wrong sign, for which small details grow without bound."""
     equation = problem.equation
     keys = equation.keys
@@ -409,14 +409,14 @@ def backwards_in_time(problem: Stated) -> Advice | None:
         if name != "t" and key in keys and np.all(slopes[:, keys.index(key)] * in_time > 0):
             return Advice(
                 AdviceKind.STATEMENT,
-                f"the equation runs backwards in time: u.t and {called(key)} have the same sign, "
-                "so small details of the initial values grow without bound; diffusion is "
-                f"u.t - k*{called(key)} with k > 0.",
+                f"the equation runs backwards in time: u.t and {derivative_name(key)} have the "
+                "same sign, so small details of the initial values grow without bound; diffusion "
+                f"is u.t - k*{derivative_name(key)} with k > 0.",
             )
     return None
 
 
-def too_many_equations(problem: Stated) -> Advice | None:
+def too_many_equations(problem: BoundaryValueProblem) -> Advice | None:
     """More equations than unknown functions."""
     rows = problem.equation.rows
     if rows <= len(problem.fields) or problem.equation.parameters:
@@ -428,13 +428,13 @@ def too_many_equations(problem: Stated) -> Advice | None:
     )
 
 
-def not_periodic(problem: Stated) -> Advice | None:
+def not_periodic(problem: BoundaryValueProblem) -> Advice | None:
     """Data that are not periodic where u is."""
     names = problem.domain.names
     for condition in _with_datum(problem):
         for i in _periodic(problem):
             for face in problem.faces(condition):
-                if stem(face)[:-1] == names[i]:
+                if face_stem(face)[:-1] == names[i]:
                     continue
                 item = _compare_ends(problem, condition, face, i)
                 if item is not None:
@@ -442,12 +442,18 @@ def not_periodic(problem: Stated) -> Advice | None:
     return None
 
 
-def _datum(problem: Stated, condition: LinearCondition, x: np.ndarray) -> np.ndarray | None:
+def _datum(
+    problem: BoundaryValueProblem, condition: LinearCondition, x: np.ndarray
+) -> np.ndarray | None:
     """The datum of a condition at the points x; None where it is not defined."""
-    return tried(condition.datum, problem.domain, x, len(condition.meant(problem.fields)))
+    return none_if_fails(
+        condition.datum, problem.domain, x, len(condition.field_indices(problem.fields))
+    )
 
 
-def _compare_ends(problem: Stated, condition: LinearCondition, face: str, i: int) -> Advice | None:
+def _compare_ends(
+    problem: BoundaryValueProblem, condition: LinearCondition, face: str, i: int
+) -> Advice | None:
     """Compare a datum at both ends of coordinate i; it may be undefined at one of them."""
     names = problem.domain.names
     center, spread = problem.domain.frame
@@ -465,12 +471,12 @@ def _compare_ends(problem: Stated, condition: LinearCondition, face: str, i: int
     return Advice(
         AdviceKind.STATEMENT,
         f"u is periodic in {names[i]}, and {condition.name} is not: it gives {lower[n, k]:.3g} at "
-        f"{place(names, ends[0][n])} and {upper[n, k]:.3g} at {place(names, ends[1][n])}; "
-        "u jumps there.",
+        f"{point_text(names, ends[0][n])} and {upper[n, k]:.3g} at "
+        f"{point_text(names, ends[1][n])}; u jumps there.",
     )
 
 
-def different_at_corner(problem: Stated) -> Advice | None:
+def different_at_corner(problem: BoundaryValueProblem) -> Advice | None:
     """Conditions on two faces of a box that give different values where the faces meet.
 
     No smooth function has both values, and no network is close to both near the corner.
@@ -489,9 +495,11 @@ def different_at_corner(problem: Stated) -> Advice | None:
     return None
 
 
-def _sizes(problem: Stated, domain: Box, condition: LinearCondition, draw) -> np.ndarray:
+def _sizes(
+    problem: BoundaryValueProblem, domain: Box, condition: LinearCondition, draw
+) -> np.ndarray:
     """The largest datum of a condition for each function, over the faces where it is defined."""
-    size = np.zeros(len(condition.meant(problem.fields)))
+    size = np.zeros(len(condition.field_indices(problem.fields)))
     for face in problem.faces(condition):
         data = _datum(problem, condition, domain.from_cube(draw, face)[0])
         if data is not None:
@@ -500,7 +508,7 @@ def _sizes(problem: Stated, domain: Box, condition: LinearCondition, draw) -> np
 
 
 def _compare_at_corner(
-    problem: Stated,
+    problem: BoundaryValueProblem,
     domain: Box,
     at_face: tuple[LinearCondition, str],
     at_side: tuple[LinearCondition, str],
@@ -510,8 +518,8 @@ def _compare_at_corner(
     x = domain.from_cube(draw[:8], face)[0]
     across = side[:-1]
     x[:, domain.names.index(across)] = domain.bounds[across][side[-1] == "+"]
-    of_one = one.meant(problem.fields)
-    of_other = other.meant(problem.fields)
+    of_one = one.field_indices(problem.fields)
+    of_other = other.field_indices(problem.fields)
     data_one = _datum(problem, one, x)
     data_other = _datum(problem, other, x)
     if data_one is None or data_other is None:
@@ -527,8 +535,8 @@ def _compare_at_corner(
             return Advice(
                 AdviceKind.STATEMENT,
                 f"{problem.fields[i]} jumps where {face} and {side} meet: at "
-                f"{place(domain.names, x[n])} {one.name} gives {a[n]:.3g} and {other.name} gives "
-                f"{b[n]:.3g}; a network is continuous, so the error is large near there.",
+                f"{point_text(domain.names, x[n])} {one.name} gives {a[n]:.3g} and {other.name} "
+                f"gives {b[n]:.3g}; a network is continuous, so the error is large near there.",
             )
     return None
 
@@ -542,7 +550,7 @@ def _boxes(domain: Domain | Shape) -> Iterator[Box]:
         yield from _boxes(domain.b)
 
 
-def reentrant_corner(problem: Stated) -> Advice | None:
+def reentrant_corner(problem: BoundaryValueProblem) -> Advice | None:
     """A corner that points into the domain, around which u is not smooth as a rule."""
     domain = problem.domain
     names = domain.names
@@ -563,7 +571,7 @@ def reentrant_corner(problem: Stated) -> Advice | None:
         if np.mean(domain.gap(corner + around) > 0) > REENTRANT_SHARE:
             return Advice(
                 AdviceKind.STATEMENT,
-                f"the domain has a corner that points inwards, at {place(names, corner)}: "
+                f"the domain has a corner that points inwards, at {point_text(names, corner)}: "
                 "derivatives of u are usually infinite there, so the error is large around it, "
                 "and error estimates are too small.",
             )
@@ -571,7 +579,7 @@ def reentrant_corner(problem: Stated) -> Advice | None:
 
 
 @float64
-def coefficient_jumps(problem: Stated) -> Advice | None:
+def coefficient_jumps(problem: BoundaryValueProblem) -> Advice | None:
     """A coefficient of a second derivative that jumps along a coordinate of that derivative."""
     equation = problem.equation
     domain = problem.domain
@@ -579,14 +587,14 @@ def coefficient_jumps(problem: Stated) -> Advice | None:
     v = np.random.default_rng(0).normal(size=(len(equation.keys), len(equation.fields)))
     numbers = list(equation.parameters.values())
     linearised = jax.vmap(
-        lambda row: jax.jacfwd(lambda w: equation._at(row, w, numbers))(jnp.asarray(v))
+        lambda row: jax.jacfwd(lambda w: equation.at(row, w, numbers))(jnp.asarray(v))
     )
 
     def coefficients(x: np.ndarray) -> np.ndarray:
         """(n, rows, keys, fields)."""
         if equation.nonlinear:
             return np.asarray(linearised(jnp.asarray(x)))
-        return equation._jacobian(x, np.zeros((len(x), len(equation.keys))))[:, None, :, None]
+        return equation.jacobian(x, np.zeros((len(x), len(equation.keys))))[:, None, :, None]
 
     for k, key in enumerate(equation.keys):
         if len(key) != 2:
@@ -601,8 +609,9 @@ def coefficient_jumps(problem: Stated) -> Advice | None:
                 u = equation.fields[0]
                 return Advice(
                     AdviceKind.STATEMENT,
-                    f"the coefficient of {called(key)} jumps at {place(names, x)}: the residual, "
-                    "point by point, does not contain the condition across the jump. Where a flux "
+                    f"the coefficient of {derivative_name(key)} jumps at {point_text(names, x)}: "
+                    "the residual, point by point, does not contain the condition across the jump. "
+                    "Where a flux "
                     f"K {u}.{name} is continuous, make it an unknown function: "
                     f"lambda p, {u}, q: (q.value - K * {u}.{name}, q.{name}).",
                 )
@@ -625,7 +634,7 @@ def _jump_on_line(
     n = 0
     for _ in range(LINE_ROUNDS):
         x[:, i] = np.linspace(*ends, LINE_NODES)
-        f = tried(values, x)
+        f = none_if_fails(values, x)
         if f is None:
             return None
         f = f.reshape(LINE_NODES, -1)
@@ -641,7 +650,7 @@ def _jump_on_line(
 
 
 @float64
-def single_precision(problem: Stated) -> Advice | None:
+def single_precision(problem: BoundaryValueProblem) -> Advice | None:
     """Constants in single precision in the equation or its conditions."""
     names = problem.domain.names
     equation = problem.equation
@@ -652,13 +661,13 @@ def single_precision(problem: Stated) -> Advice | None:
         if isinstance(condition, Condition):
             of_face = problem.equation_of(condition)
             numbers = jnp.zeros((len(of_face.keys), len(of_face.fields)))
-            return str(jax.make_jaxpr(of_face._at)(row, numbers))
+            return str(jax.make_jaxpr(of_face.at)(row, numbers))
         if isinstance(condition, LinearCondition):
             return str(jax.make_jaxpr(lambda at: _values(condition.g, names, at))(row))
         return ""
 
-    programs = [("the residual", tried(lambda: str(jax.make_jaxpr(equation._at)(row, v))))]
-    programs += [(c.name, tried(program, c)) for c in problem.stated]
+    programs = [("the residual", none_if_fails(lambda: str(jax.make_jaxpr(equation.at)(row, v))))]
+    programs += [(c.name, none_if_fails(program, c)) for c in problem.boundary_conditions]
     for what, text in programs:
         if text is not None and "f32[" in text:
             return Advice(
@@ -690,7 +699,7 @@ CHECKS: tuple[Check, ...] = (
 # ---------------------------------------------------------------- after training
 
 
-def another_exact(problem: Stated) -> Advice | None:
+def another_exact(problem: BoundaryValueProblem) -> Advice | None:
     """Whether `exact` contradicts the conditions or the equation.
 
     It takes seconds, and is asked only where errors against `exact` are large.
@@ -701,7 +710,7 @@ def another_exact(problem: Stated) -> Advice | None:
 
 
 @float64
-def _exact_and_conditions(problem: Stated) -> Advice | None:
+def _exact_and_conditions(problem: BoundaryValueProblem) -> Advice | None:
     """Compare `exact` with the data of conditions."""
     domain = problem.domain
     names = domain.names
@@ -709,14 +718,14 @@ def _exact_and_conditions(problem: Stated) -> Advice | None:
     exact = problem.exact
 
     def at(x: np.ndarray) -> np.ndarray | None:
-        return tried(evaluate, exact, "exact", names, x, several=True)
+        return none_if_fails(evaluate, exact, "exact", names, x, several=True)
 
     inner = at(domain.points(FACE_POINTS, 1))
     if inner is None:
         return None
     size = np.abs(inner).max(0)
     for condition in _with_datum(problem):
-        meant = list(condition.meant(problem.fields))
+        meant = list(condition.field_indices(problem.fields))
         for face in problem.faces(condition):
             x = domain.face_points(face, FACE_POINTS)
             x = x[problem.entering(face, x)] if condition.inflow_only else x
@@ -731,15 +740,16 @@ def _exact_and_conditions(problem: Stated) -> Advice | None:
             if abs(a[n, k] - b[n, k]) > CLEAR_DIFFERENCE * max(size[meant[k]], np.abs(a).max()):
                 return Advice(
                     AdviceKind.STATEMENT,
-                    f"exact does not fit the conditions: at {place(names, x[n])} {condition.name} "
-                    f"gives {a[n, k]:.3g} and exact gives {b[n, k]:.3g}; errors are still "
+                    f"exact does not fit the conditions: at {point_text(names, x[n])} "
+                    f"{condition.name} gives {a[n, k]:.3g} and exact gives {b[n, k]:.3g}; errors "
+                    "are still "
                     "measured against exact.",
                 )
     return None
 
 
 @float64
-def _exact_and_equation(problem: Stated) -> Advice | None:
+def _exact_and_equation(problem: BoundaryValueProblem) -> Advice | None:
     """Put `exact` into the equation. Nothing is known where it cannot be differentiated."""
     equation = problem.equation
     names = problem.domain.names
@@ -758,12 +768,12 @@ def _exact_and_equation(problem: Stated) -> Advice | None:
             derivatives.append(derivative(row))
         indices = [tuple(names.index(name) for name in key) for key in equation.keys]
         v = jnp.stack([derivatives[len(key)][(slice(None), *key)] for key in indices])
-        slopes = jax.jacfwd(lambda w: equation._at(row, w))(v)
-        rest = jnp.abs(equation._at(row, 0 * v))
-        return equation._at(row, v), jnp.sum(jnp.abs(slopes * v), axis=(1, 2)) + rest, v
+        slopes = jax.jacfwd(lambda w: equation.at(row, w))(v)
+        rest = jnp.abs(equation.at(row, 0 * v))
+        return equation.at(row, v), jnp.sum(jnp.abs(slopes * v), axis=(1, 2)) + rest, v
 
     x = problem.domain.points(FACE_POINTS, 1)
-    values = tried(jax.jit(jax.vmap(at_point)), jnp.asarray(x))
+    values = none_if_fails(jax.jit(jax.vmap(at_point)), jnp.asarray(x))
     if values is None:
         return None
     residual, size, v = (np.asarray(a) for a in values)
@@ -781,13 +791,13 @@ def _exact_and_equation(problem: Stated) -> Advice | None:
         return None
     return Advice(
         AdviceKind.STATEMENT,
-        f"exact does not solve the equation: at {place(names, x[n])} its residual is "
+        f"exact does not solve the equation: at {point_text(names, x[n])} its residual is "
         f"{residual[n, k]:.2g}, and the terms are of size {size[n, k]:.2g}; errors are still "
         "measured against exact.",
     )
 
 
-def kinks(problem: Stated, residual: float) -> Advice | None:
+def kinks(problem: BoundaryValueProblem, residual: float) -> Advice | None:
     """Whether a large residual is explained by kinks or shocks, which nothing smooths.
 
     Parameters

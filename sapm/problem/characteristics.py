@@ -15,7 +15,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
-from sapm.problem.conditions import LinearCondition, Stated
+from sapm.problem.conditions import BoundaryValueProblem, LinearCondition
 from sapm.problem.domain import Domain
 from sapm.scopes import float64
 
@@ -31,7 +31,7 @@ MAX_TIME_IN_CROSSINGS = 1e6  # end of integration, in times that crossing the do
 
 
 @dataclass(frozen=True)
-class Feet:
+class Origins:
     """Where the characteristics through n points began, and what they collected.
 
     Parameters
@@ -65,8 +65,8 @@ class _Path:
     Its state is (x, ∫ f, -∫ c0, crossings of the domain): (d + 3,).
     """
 
-    problem: Stated
-    form: Callable[[np.ndarray], np.ndarray]
+    problem: BoundaryValueProblem
+    first_order_form: Callable[[np.ndarray], np.ndarray]
     quick: bool
     evaluations: int = 0
 
@@ -83,7 +83,7 @@ class _Path:
         if self.quick and self.evaluations > MAX_EVALUATIONS:
             raise TimeoutError
         d = self.d
-        out = self.problem.sign * self.form(state[:d])
+        out = self.problem.sign * self.first_order_form(state[:d])
         integrand = out[d + 1] * np.exp(state[d + 1])
         speed = np.linalg.norm(out[:d] / self.sides)
         return np.concatenate([-out[:d], [integrand, -out[d], speed]])
@@ -94,14 +94,16 @@ class _Path:
 
     def remaining(self, s: float, state: np.ndarray) -> float:
         """Crossings until the path is given up, negative before; always -1 where it must go on."""
-        moving = self.clock is not None and abs(self.form(state[: self.d])[self.clock]) > 0
+        moving = (
+            self.clock is not None and abs(self.first_order_form(state[: self.d])[self.clock]) > 0
+        )
         if moving and not self.quick:
             return -1.0
         return state[self.d + 2] - (MAX_CROSSINGS_IN_TIME if moving else MAX_CROSSINGS)
 
     def speed(self, x: np.ndarray) -> float:
         """Crossings of the domain per unit of s."""
-        return float(np.linalg.norm(self.form(x)[: self.d] / self.sides))
+        return float(np.linalg.norm(self.first_order_form(x)[: self.d] / self.sides))
 
     def integrate(self, start: np.ndarray, speed: float, rtol: float, method: str) -> OdeResult:
         """The path from a point, until it leaves the domain or is given up."""
@@ -137,8 +139,12 @@ class _Path:
 
 @float64
 def trace_back(
-    problem: Stated, x: np.ndarray, rtol: float, method: str = "DOP853", quick: bool = False
-) -> Feet:
+    problem: BoundaryValueProblem,
+    x: np.ndarray,
+    rtol: float,
+    method: str = "DOP853",
+    quick: bool = False,
+) -> Origins:
     """The feet of the characteristics through points.
 
     Parameters
@@ -156,7 +162,7 @@ def trace_back(
     path = _Path(problem, problem.equation.pointwise(), quick)
     d = x.shape[1]
     pace = float(np.clip((domain.smallest_width / domain.sides).min() / 8, 1 / 512, 1 / 64))
-    feet = x.copy()
+    origins = x.copy()
     integral = np.zeros(len(x))
     factor = np.ones(len(x))
     ended = np.zeros(len(x), bool)
@@ -177,13 +183,14 @@ def trace_back(
             if earlier is not None:
                 state = earlier
                 ended[k] = True
-        feet[k] = state[:d]
+        origins[k] = state[:d]
         integral[k] = state[d]
         factor[k] = np.exp(state[d + 1])
-    feet[ended] = domain.snap(feet[ended])  # the root finder stops within rounding of the boundary
-    on = {face: domain.on_face(face, feet) & ended for face in domain.faces}
+    # The root finder stops within rounding of the boundary.
+    origins[ended] = domain.snap(origins[ended])
+    on = {face: domain.on_face(face, origins) & ended for face in domain.faces}
     faces = [next((face for face in domain.faces if on[face][k]), None) for k in range(len(x))]
-    return Feet(feet, covering(problem, on), integral, factor, faces, onward)
+    return Origins(origins, _condition_at(problem, on), integral, factor, faces, onward)
 
 
 def _first_exit(domain: Domain, run: Any, pace: float) -> np.ndarray | None:
@@ -210,7 +217,7 @@ def _first_exit(domain: Domain, run: Any, pace: float) -> np.ndarray | None:
     return run.sol(brentq(lambda at: gap(np.array([at]))[0], s[i - 1], s[i]))
 
 
-def covering(problem: Stated, on: dict[str, np.ndarray]) -> np.ndarray:
+def _condition_at(problem: BoundaryValueProblem, on: dict[str, np.ndarray]) -> np.ndarray:
     """The index of the first condition that gives u at each boundary point, -1 for none.
 
     Parameters
@@ -219,7 +226,7 @@ def covering(problem: Stated, on: dict[str, np.ndarray]) -> np.ndarray:
         For every face, which of the points lie on it.
     """
     index = np.full(len(next(iter(on.values()))), -1)
-    for i, condition in reversed(list(enumerate(problem.stated))):
+    for i, condition in reversed(list(enumerate(problem.boundary_conditions))):
         if condition.prescribes_value:
             for face in condition.faces_in(problem.domain):
                 index[on[face]] = i
@@ -227,8 +234,8 @@ def covering(problem: Stated, on: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @float64
-def reference(
-    problem: Stated, x: np.ndarray, rtol: float = 1e-11, quick: bool = False
+def solve_by_characteristics(
+    problem: BoundaryValueProblem, x: np.ndarray, rtol: float = 1e-11, quick: bool = False
 ) -> np.ndarray:
     """u (n,) at the points x (n, d); NaN where no characteristic brings data.
 
@@ -243,11 +250,11 @@ def reference(
     quick
         Give up long paths, whose points get NaN.
     """
-    feet = trace_back(problem, x, rtol, quick=quick)
+    origins = trace_back(problem, x, rtol, quick=quick)
     u = np.full(len(x), np.nan)
-    for i, condition in enumerate(problem.stated):
-        on = feet.condition == i
+    for i, condition in enumerate(problem.boundary_conditions):
+        on = origins.condition == i
         if on.any() and isinstance(condition, LinearCondition):
-            datum = condition.datum(problem.domain, feet.x[on])
-            u[on] = datum[:, 0] * feet.factor[on] + feet.integral[on]
+            datum = condition.datum(problem.domain, origins.x[on])
+            u[on] = datum[:, 0] * origins.factor[on] + origins.integral[on]
     return u

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sapm.errors import brief, by_name, nearest, number
-from sapm.problem.domain import Domain, stem
-from sapm.problem.equation import Equation, unknowns
-from sapm.problem.functions import evaluate, function_of_point, inside, place, table
+from sapm.problem.domain import Domain, face_stem
+from sapm.problem.equation import Equation, unknown_names
+from sapm.problem.functions import check_inside, evaluate, function_of_point, point_text, table
 
 # ---------------------------------------------------------------- what all conditions share
 
@@ -60,7 +60,7 @@ class BoundaryCondition:
                 )
         return tuple(self.faces or _faces_beside_time(domain))
 
-    def meant(self, fields: Sequence[str]) -> tuple[int, ...]:
+    def field_indices(self, fields: Sequence[str]) -> tuple[int, ...]:
         """The indices of the unknown functions it is about."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class BoundaryCondition:
 
 
 def _about_time(face: str) -> bool:
-    return stem(face) in ("t-", "t+")
+    return face_stem(face) in ("t-", "t+")
 
 
 def _faces_beside_time(domain: Domain) -> tuple[str, ...]:
@@ -157,9 +157,9 @@ class Condition(BoundaryCondition):
         self._check_weight()
         self._check_faces()
 
-    def meant(self, fields: Sequence[str]) -> tuple[int, ...]:
+    def field_indices(self, fields: Sequence[str]) -> tuple[int, ...]:
         """The indices of the unknown functions that its residual takes, by their names."""
-        names = unknowns(self.residual)
+        names = unknown_names(self.residual)
         if len(fields) == len(names) == 1:
             return (0,)
         for name in names:
@@ -172,7 +172,7 @@ class Condition(BoundaryCondition):
 
     def residual_of(self, fields: Sequence[str]) -> Callable:
         """The residual as a function of the point and of all unknown functions of a problem."""
-        meant = self.meant(fields)
+        meant = self.field_indices(fields)
 
         def residual(p, *functions):
             return self.residual(p, *(functions[i] for i in meant))
@@ -252,7 +252,7 @@ class LinearCondition(BoundaryCondition):
         """Whether it says u = g."""
         return self.about == "value"
 
-    def meant(self, fields: Sequence[str]) -> tuple[int, ...]:
+    def field_indices(self, fields: Sequence[str]) -> tuple[int, ...]:
         """The indices of the unknown functions it is about: those of `of`, or all."""
         if self.of is None:
             return tuple(range(len(fields)))
@@ -515,7 +515,7 @@ class Observed(LinearCondition):
             raise ValueError(
                 f"Observed has {len(x)} points and {count} values; they must be equal."
             )
-        inside(domain, x, "Observed")
+        check_inside(domain, x, "Observed")
         return x
 
     def datum(self, domain: Domain, x: np.ndarray, count: int = 1) -> np.ndarray:
@@ -573,7 +573,7 @@ class Periodic:
 # ---------------------------------------------------------------- conditions of a problem together
 
 
-class Stated(Protocol):
+class BoundaryValueProblem(Protocol):
     """An equation with its conditions, as a `PDE` has them: what checks and advice ask."""
 
     @property
@@ -585,7 +585,7 @@ class Stated(Protocol):
     @property
     def conditions(self) -> Sequence[BoundaryCondition | Periodic]: ...
     @property
-    def stated(self) -> tuple[BoundaryCondition, ...]:
+    def boundary_conditions(self) -> tuple[BoundaryCondition, ...]:
         """All conditions but periodicity."""
         ...
 
@@ -600,7 +600,7 @@ class Stated(Protocol):
         ...
 
     @property
-    def followed(self) -> bool:
+    def has_characteristics(self) -> bool:
         """Whether u follows from its conditions along characteristics."""
         ...
 
@@ -621,22 +621,28 @@ class Stated(Protocol):
         ...
 
 
-def check_agreement(problem: Stated) -> None:
+def check_agreement(problem: BoundaryValueProblem) -> None:
     """Raise an error where two conditions give u, or ∂u/∂n, different values on the same face."""
     for kinds in ((Initial, Dirichlet), (Neumann,)):
-        alike = [c for c in problem.stated if isinstance(c, kinds) and np.ndim(c.points) == 0]
+        alike = [
+            c
+            for c in problem.boundary_conditions
+            if isinstance(c, kinds) and np.ndim(c.points) == 0
+        ]
         for one, other in combinations(alike, 2):
             for face in problem.faces(one):
                 if face in problem.faces(other):
                     _check_face(problem, face, one, other)
 
 
-def _check_face(problem: Stated, face: str, one: LinearCondition, other: LinearCondition) -> None:
+def _check_face(
+    problem: BoundaryValueProblem, face: str, one: LinearCondition, other: LinearCondition
+) -> None:
     """Compare the data of two conditions at points of a face."""
     domain = problem.domain
     x = domain.face_points(face, 8)
-    of_one = one.meant(problem.fields)
-    of_other = other.meant(problem.fields)
+    of_one = one.field_indices(problem.fields)
+    of_other = other.field_indices(problem.fields)
     data_one = one.datum(domain, x, len(of_one))
     data_other = other.datum(domain, x, len(of_other))
     for i in set(of_one) & set(of_other):
@@ -645,7 +651,7 @@ def _check_face(problem: Stated, face: str, one: LinearCondition, other: LinearC
         if not np.allclose(a, b, 1e-3, 1e-3 * np.abs([a, b]).max()):
             k = int(np.argmax(np.abs(a - b)))
             raise ValueError(
-                f"conflicting conditions on face {face}: at {place(domain.names, x[k])} "
+                f"conflicting conditions on face {face}: at {point_text(domain.names, x[k])} "
                 f"{one.name} gives {a[k]:.6g} and {other.name} gives {b[k]:.6g}; "
                 "leave one out, or name the faces of each: faces=…."
             )

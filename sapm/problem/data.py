@@ -25,12 +25,12 @@ from sapm.objective.losses import Loss, Square
 from sapm.objective.terms import Term, value_term
 from sapm.problem.domain import Domain
 from sapm.problem.functions import (
-    domain_checked,
+    check_sizes,
+    checked_domain,
     evaluate,
     function_of_point,
     interior_points,
     no_points,
-    sized,
     table,
 )
 from sapm.problem.samples import Samples, data_scaling
@@ -62,7 +62,7 @@ class Function:
     kind: ClassVar[str] = "regression"
 
     def __post_init__(self):
-        domain_checked(self.domain)
+        checked_domain(self.domain)
         function_of_point("f", self.f)
         self._values(self.domain.points(2, 1))
 
@@ -388,7 +388,7 @@ def table_or_disk(name: str, a, columns: int | None = None) -> np.ndarray | OnDi
                 f"{name} has {part[i, j]} in row {first + i}, column {j}; all entries must be "
                 "finite: remove or fill such rows."
             )
-    sized(name, largest)
+    check_sizes(name, largest)
     return rows
 
 

@@ -172,7 +172,7 @@ def _operand(sign: str, other: object) -> Part:
     return cast(Part, other)
 
 
-def stem(face: str) -> str:
+def face_stem(face: str) -> str:
     """A face's name without its number."""
     return face.partition(" ")[0]
 

@@ -26,13 +26,13 @@ import numpy as np
 from sapm.errors import LARGEST_SIZE, brief, nearest, one_by_one, split
 from sapm.numerics.jets import Forms, Orders, channel, polarised
 from sapm.problem.domain import ARRAY_ATTRIBUTES, Coordinates
-from sapm.problem.functions import NEEDS_NUMBERS, known, numbers_of, place
+from sapm.problem.functions import NEEDS_NUMBERS, numbers_of, point_text, shared_program
 from sapm.scopes import float64
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
 
 
-def called(key: Key) -> str:
+def derivative_name(key: Key) -> str:
     """A derivative as a user writes it."""
     return "u." + ("".join(key) if key else "value")
 
@@ -107,7 +107,7 @@ class Unknown:
         return self.d(*parts)
 
 
-def unknowns(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, ...]:
+def unknown_names(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, ...]:
     """The names of the unknown functions: the arguments of residual(p, u, …) after the point."""
     if not callable(residual):
         raise TypeError(
@@ -145,7 +145,7 @@ def unknowns(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, 
     return tuple(names[1:])
 
 
-def _unused(equation: Equation, x: np.ndarray) -> list[str]:
+def _unused_parameters(equation: Equation, x: np.ndarray) -> list[str]:
     """The parameters on which the residual does not depend, at the points x and for random
     derivatives of u.
     """
@@ -155,7 +155,7 @@ def _unused(equation: Equation, x: np.ndarray) -> list[str]:
         np.random.default_rng(0).normal(size=(len(equation.keys), len(equation.fields)))
     )
     guesses = jnp.asarray(list(equation.parameters.values()))
-    slopes = jax.vmap(lambda row: jax.jacfwd(lambda q: equation._at(row, v, list(q)))(guesses))(
+    slopes = jax.vmap(lambda row: jax.jacfwd(lambda q: equation.at(row, v, list(q)))(guesses))(
         jnp.asarray(x)
     )
     return [
@@ -222,9 +222,11 @@ class Equation:
         return 1 + len({name for key in self.keys if len(key) == 2 for name in key})
 
     @property
-    def higher(self) -> str:
+    def higher_term(self) -> str:
         """The term that is nonlinear or of order 2 or more, in words."""
-        return self.nonlinear or called(next((key for key in self.keys if len(key) > 1), ()))
+        return self.nonlinear or derivative_name(
+            next((key for key in self.keys if len(key) > 1), ())
+        )
 
     def _give(self, row, numbers, derivative: Callable[[int, Key], Any]):
         """The residual at one point: (rows,).
@@ -258,23 +260,22 @@ class Equation:
                 u[0]._not_a_number()
             raise
 
-    def _at(self, row, v, numbers=None):
+    def at(self, row, v, numbers=None):
         """The residual at one point, (rows,), for the derivatives v (keys, fields)."""
 
         def derivative(i: int, key: Key):
             if key not in self.keys:
                 raise ValueError(
-                    f"{self.subject} uses {called(key)} at some points but not at those probed; "
-                    "use "
-                    "jnp.where instead of `if`."
+                    f"{self.subject} uses {derivative_name(key)} at some points but not at those "
+                    "probed; use jnp.where instead of `if`."
                 )
             return v[self.keys.index(key)][i]
 
         return self._give(row, self.parameters.values() if numbers is None else numbers, derivative)
 
-    def _one(self, row, v):
+    def _scalar_at(self, row, v):
         """The residual of one field and one equation, a number, for the derivatives v (keys,)."""
-        return self._at(row, v[:, None])[0]
+        return self.at(row, v[:, None])[0]
 
     def _record(self, row, number) -> Any:
         """The residual with this number for every derivative; adds those it uses to `keys`."""
@@ -363,14 +364,16 @@ class Equation:
         parameters
             Unknown numbers with a first guess.
         """
-        equation = Equation(tuple(names), residual, parameters or {}, unknowns(residual, names))
+        equation = Equation(
+            tuple(names), residual, parameters or {}, unknown_names(residual, names)
+        )
         equation._trace(x)
         if not any(equation.keys):
             raise ValueError(
                 "the residual uses no derivative of u; a PDE needs at least one, such as u.x."
             )
         try:
-            jax.jacfwd(equation._at, argnums=1)(
+            jax.jacfwd(equation.at, argnums=1)(
                 x[0], jnp.zeros((len(equation.keys), len(equation.fields)))
             )
         except NEEDS_NUMBERS:
@@ -381,9 +384,9 @@ class Equation:
             f"{len(equation.fields)} unknown functions" * (len(equation.fields) > 1),
             "unknown parameters" * bool(equation.parameters),
             f"{equation.rows} equations" * (equation.rows > 1),
-            called(max(equation.keys, key=len)) * (equation.order > 2),
+            derivative_name(max(equation.keys, key=len)) * (equation.order > 2),
         ]
-        for name in _unused(equation, x):
+        for name in _unused_parameters(equation, x):
             raise ValueError(
                 f"parameters has {brief(name)}, and the residual does not depend on it; use it "
                 f"as p.{name}, or leave it out."
@@ -398,7 +401,7 @@ class Equation:
             return equation
 
         def at(v):
-            return equation._jacobian(x, np.broadcast_to(v, (len(x), len(equation.keys))))
+            return equation.jacobian(x, np.broadcast_to(v, (len(x), len(equation.keys))))
 
         c = at(np.zeros(len(equation.keys)))
         rng = np.random.default_rng(0)
@@ -417,9 +420,9 @@ class Equation:
             if not same.all():
                 changed = equation.keys[int((~same).any(0).argmax())]
                 equation.nonlinear = (
-                    f"{called(changed)}·{called(other)}"
+                    f"{derivative_name(changed)}·{derivative_name(other)}"
                     if other not in (changed, None)
-                    else f"a nonlinear function of {called(changed)}"
+                    else f"a nonlinear function of {derivative_name(changed)}"
                 )
                 break
         if equation.nonlinear and not equation.traced:
@@ -437,9 +440,9 @@ class Equation:
             )
         return equation
 
-    def _jacobian(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+    def jacobian(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         """The slopes of the residual in its derivatives, (n, keys), at the points x."""
-        slopes = jax.jacfwd(self._one, argnums=1)
+        slopes = jax.jacfwd(self._scalar_at, argnums=1)
         if self.traced:
             return np.asarray(jax.vmap(slopes)(jnp.asarray(x), jnp.asarray(v)))
         rows = zip(x, v, strict=True)
@@ -448,15 +451,15 @@ class Equation:
     def _values(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         """The residual at the points x, (n,), for the derivatives v (n, keys)."""
         if self.traced:
-            return np.asarray(jax.vmap(self._one)(jnp.asarray(x), jnp.asarray(v)))
-        return np.array([float(self._one(row, w)) for row, w in zip(x, v, strict=True)])
+            return np.asarray(jax.vmap(self._scalar_at)(jnp.asarray(x), jnp.asarray(v)))
+        return np.array([float(self._scalar_at(row, w)) for row, w in zip(x, v, strict=True)])
 
     @float64
     def coefficients(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """A (n, d, d), c (n, d), c0 (n,) and f (n,) of a linear residual at the points x."""
         x = np.asarray(x, float)
         (n, d), zero = x.shape, np.zeros((len(x), len(self.keys)))
-        partial = self._jacobian(x, zero)
+        partial = self.jacobian(x, zero)
         f = -self._values(x, zero)
         A = np.zeros((n, d, d))
         c = np.zeros((n, d))
@@ -474,16 +477,15 @@ class Equation:
         bad = ~((np.abs(partial) <= LARGEST_SIZE).all(1) & (np.abs(f) <= LARGEST_SIZE))
         if bad.any():
             raise ValueError(
-                f"the residual is not finite at {place(self.names, x[bad.argmax()])}, or larger "
-                f"than {LARGEST_SIZE:g}; its coefficients "
-                "must be numbers: is it a quotient by 0, or the root of something negative? If "
-                "it is large, use other units."
+                f"the residual is not finite at {point_text(self.names, x[bad.argmax()])}, or "
+                f"larger than {LARGEST_SIZE:g}; its coefficients must be numbers: is it a quotient "
+                "by 0, or the root of something negative? If it is large, use other units."
             )
         v = np.random.default_rng(1).normal(size=zero.shape)
         parts = np.concatenate([partial * v, -f[:, None]], axis=1)
         wrong = ~(np.abs(self._values(x, v) - parts.sum(1)) <= 1e-10 * np.abs(parts).sum(1))
         if wrong.any():
-            where = place(self.names, x[wrong.argmax()])
+            where = point_text(self.names, x[wrong.argmax()])
             raise ValueError(
                 f"the residual is linear at the points probed but not at {where}: is it a step "
                 "in u, by `if` or jnp.where? "
@@ -510,11 +512,11 @@ class Equation:
         v, numbers = (jnp.asarray(np.random.default_rng(0).normal(size=size)) for size in sizes)
 
         def at(row, w, q):
-            return jax.jacfwd(lambda w: self._at(row, w, list(q)))(w)
+            return jax.jacfwd(lambda w: self.at(row, w, list(q)))(w)
 
         return np.asarray(jax.vmap(at)(jnp.asarray(x), v, numbers))
 
-    def form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def first_order_form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coefficients c (n, d) of first derivatives and the right-hand side f (n,)."""
         _, c, _, f = self.coefficients(x)
         return c, f
@@ -531,9 +533,9 @@ class Equation:
             def slow(row):
                 zero = np.zeros(len(self.keys))
                 out = np.zeros(d + 2)
-                out[-1] = -float(self._one(row, zero))
+                out[-1] = -float(self._scalar_at(row, zero))
                 for k, i in enumerate(where):
-                    out[i] = float(self._one(row, np.eye(len(self.keys))[k])) + out[-1]
+                    out[i] = float(self._scalar_at(row, np.eye(len(self.keys))[k])) + out[-1]
                 return out
 
             return slow
@@ -541,8 +543,8 @@ class Equation:
         @jax.jit
         def quick(row):
             zero = jnp.zeros(len(self.keys))
-            value = self._one(row, zero)
-            c = jax.jacfwd(self._one, argnums=1)(row, zero)
+            value = self._scalar_at(row, zero)
+            c = jax.jacfwd(self._scalar_at, argnums=1)(row, zero)
             return jnp.zeros(d + 2).at[-1].set(-value).at[jnp.array(where)].set(c)
 
         if jax.default_backend() != "cpu":  # a GPU is slow for one point at a time
@@ -625,10 +627,10 @@ class Equation:
             derivatives = [
                 pick(key, channels[:, :fields]) if key else value[:fields] for key in self.keys
             ]
-            return self._at(row, derivatives, value[fields:])
+            return self.at(row, derivatives, value[fields:])
 
         outputs = fields + len(self.parameters)
-        return known(of_jet, (len(self.names),), (outputs,), (self.channels, outputs))
+        return shared_program(of_jet, (len(self.names),), (outputs,), (self.channels, outputs))
 
     def _picked(self, key: Key, channels):
         """A derivative of order 1 or 2 from the channels of the fields."""

@@ -39,7 +39,7 @@ USER_ERRORS = (
 )
 
 
-def tried(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+def none_if_fails(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
     """The value of a call that runs a user's function; None where that function fails.
 
     For advice only, which may ask a function for values at points that training never uses.
@@ -158,7 +158,7 @@ def evaluate(
         k = bad.argmax()
         fault = "too large" if np.isfinite(values[k]).all() else "not finite"
         raise ValueError(
-            f"{what} is {fault} at {place(names, x[k])}: got {brief(values[k].tolist())}; "
+            f"{what} is {fault} at {point_text(names, x[k])}: got {brief(values[k].tolist())}; "
             f"it must be at most {LARGEST_SIZE:g} in size."
         )
     return values
@@ -176,7 +176,7 @@ def table(name: str, rows, columns: int | None = None) -> np.ndarray:
     columns
         The expected number of columns.
     """
-    unmasked(name, rows)
+    check_unmasked(name, rows)
     x = _real_numbers(rows)
     if x is None:
         raise TypeError(
@@ -197,7 +197,7 @@ def table(name: str, rows, columns: int | None = None) -> np.ndarray:
             f"{name} has {x[i, j]} in row {i}, column {j}; all entries must be finite: "
             "remove or fill such rows."
         )
-    sized(name, np.abs(x).max(0))
+    check_sizes(name, np.abs(x).max(0))
     return x
 
 
@@ -215,7 +215,7 @@ def _real_numbers(rows) -> np.ndarray | None:
     return x if x.dtype.kind == "f" else None
 
 
-def unmasked(name: str, rows) -> None:
+def check_unmasked(name: str, rows) -> None:
     """Raise an error for masked entries, which NumPy would read as the numbers under the mask."""
     if np.ma.is_masked(rows):
         row = np.argwhere(np.ma.getmaskarray(rows))[0][0]
@@ -225,7 +225,7 @@ def unmasked(name: str, rows) -> None:
         )
 
 
-def sized(name: str, largest: np.ndarray) -> None:
+def check_sizes(name: str, largest: np.ndarray) -> None:
     """Raise an error where squares of a column would overflow or underflow.
 
     Parameters
@@ -242,7 +242,7 @@ def sized(name: str, largest: np.ndarray) -> None:
         )
 
 
-def domain_checked(domain) -> Domain:
+def checked_domain(domain) -> Domain:
     """The domain, or an error where it is none."""
     if not isinstance(domain, Shape):
         raise TypeError(
@@ -267,15 +267,15 @@ def interior_points(domain: Domain, points, what: str, start: int) -> np.ndarray
     if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
         return domain.points(integer(what, points), start)
     x = table(what, points, len(domain.names))
-    inside(domain, x, what)
+    check_inside(domain, x, what)
     return x
 
 
-def inside(domain: Domain, x: np.ndarray, what: str) -> None:
+def check_inside(domain: Domain, x: np.ndarray, what: str) -> None:
     """Raise an error where a point lies outside the domain."""
     outside = domain.gap(x) < -1e-9
     if outside.any():
-        at = place(domain.names, x[outside.argmax()])
+        at = point_text(domain.names, x[outside.argmax()])
         raise ValueError(f"{what} has a point outside the domain: {at}.")
 
 
@@ -284,7 +284,7 @@ def no_points(test_points) -> bool:
     return isinstance(test_points, (int, np.integer)) and test_points == 0
 
 
-def place(names: Sequence[str], row: np.ndarray) -> str:
+def point_text(names: Sequence[str], row: np.ndarray) -> str:
     """A point in words: (t=0.5, x=1)."""
     return "(" + ", ".join(f"{n}={v:.4g}" for n, v in zip(names, row, strict=True)) + ")"
 
@@ -293,7 +293,7 @@ _PROGRAMS: WeakValueDictionary[bytes, Callable] = WeakValueDictionary()
 
 
 @float64
-def known(function: Callable, *shapes: tuple[int, ...]) -> Callable:
+def shared_program(function: Callable, *shapes: tuple[int, ...]) -> Callable:
     """The traced program of a function of arrays; the same object for the same program.
 
     Programs compiled for it are then found again where a problem is stated anew. The text of the
@@ -320,7 +320,7 @@ def known(function: Callable, *shapes: tuple[int, ...]) -> Callable:
         text = jax.jit(bend, keep_unused=True).lower(*arguments).as_text()
         return text, jaxpr_as_fun(jax.make_jaxpr(function)(*arguments))
 
-    traced = tried(trace)
+    traced = none_if_fails(trace)
     if traced is None or "callback" in traced[0]:
         return function
     text, run = traced

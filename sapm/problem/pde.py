@@ -32,19 +32,19 @@ from sapm.problem.conditions import (
 )
 from sapm.problem.data import Function, Regression
 from sapm.problem.domain import Domain
-from sapm.problem.equation import Equation, called
+from sapm.problem.equation import Equation, derivative_name
 from sapm.problem.functions import (
     NEEDS_NUMBERS,
-    domain_checked,
+    checked_domain,
     evaluate,
     function_of_point,
     interior_points,
     no_points,
-    place,
+    point_text,
     table,
 )
 from sapm.problem.inputs import Ansatz, Embedding, Fourier, embedding_for
-from sapm.problem.samples import Samples, embedded, hardened, strength
+from sapm.problem.samples import Samples, embedded, hardened, operator_strength
 from sapm.scopes import float64
 
 PROBE_POINTS = 64  # points at which a residual is traced
@@ -100,7 +100,7 @@ class PDE:
     kind: ClassVar[str] = "pde"
 
     def __post_init__(self):
-        domain = domain_checked(self.domain)
+        domain = checked_domain(self.domain)
 
         def put(name, value):
             object.__setattr__(self, name, value)
@@ -124,7 +124,7 @@ class PDE:
         put("equation", Equation.read(self.residual, domain.names, probe, parameters))
         self._check_exact()
         put("sign", self._direction(probe))
-        for condition in self.stated:
+        for condition in self.boundary_conditions:
             self._check_condition(condition)
         check_agreement(self)
         put("ansatz", self._hard())
@@ -148,7 +148,7 @@ class PDE:
         """-1 if the coefficient of u.t is negative, so that characteristics run back in time."""
         if self.equation.nonlinear or "t" not in self.domain.names:
             return 1.0
-        c, _ = self.equation.form(x)
+        c, _ = self.equation.first_order_form(x)
         c = c[:, self.domain.names.index("t")]
         return -1.0 if (c <= 0).all() and (c < 0).any() else 1.0
 
@@ -157,14 +157,15 @@ class PDE:
         if condition.inflow_only and not self.equation.first_order_linear:
             raise ValueError(
                 "Inflow follows the characteristics of a first-order linear equation, and the "
-                f"residual contains {self.equation.higher}; use Dirichlet with the faces named."
+                f"residual contains {self.equation.higher_term}; use Dirichlet with the faces "
+                "named."
             )
         if isinstance(condition, Condition):
             condition.check()
             self.equation_of(condition)
         x = self.boundary(condition, 4)
         if isinstance(condition, LinearCondition):
-            condition.datum(self.domain, x, len(condition.meant(self.fields)))
+            condition.datum(self.domain, x, len(condition.field_indices(self.fields)))
             condition.operator(self.domain, x)
 
     # ---------------------------------------------------------------- hard conditions
@@ -172,7 +173,7 @@ class PDE:
     @float64
     def _hard(self) -> Ansatz | None:
         """The ansatz of the hard conditions; None if there are none."""
-        hard = [c for c in self.stated if isinstance(c, LinearCondition) and c.hard]
+        hard = [c for c in self.boundary_conditions if isinstance(c, LinearCondition) and c.hard]
         if not hard:
             return None
         if len({c.g for c in hard}) > 1 or any(c.of is not None for c in hard):
@@ -245,14 +246,14 @@ class PDE:
         return len(self.domain.names) if self.embedding is None else self.embedding.width
 
     @property
-    def stated(self) -> tuple[BoundaryCondition, ...]:
+    def boundary_conditions(self) -> tuple[BoundaryCondition, ...]:
         """All conditions but periodicity."""
         return tuple(c for c in self.conditions if isinstance(c, BoundaryCondition))
 
     @property
-    def soft(self) -> tuple[BoundaryCondition, ...]:
+    def soft_conditions(self) -> tuple[BoundaryCondition, ...]:
         """The conditions that the loss contains: all that are not satisfied exactly."""
-        return tuple(c for c in self.stated if not c.hard)
+        return tuple(c for c in self.boundary_conditions if not c.hard)
 
     @cached_property
     def _face_equations(self) -> dict[int, Equation]:
@@ -286,46 +287,52 @@ class PDE:
     @property
     def order(self) -> int:
         """The highest order of a derivative, in the equation or in a condition."""
-        conditions = [self.equation_of(c).order for c in self.stated if isinstance(c, Condition)]
+        conditions = [
+            self.equation_of(c).order for c in self.boundary_conditions if isinstance(c, Condition)
+        ]
         return max([self.equation.order, *conditions])
 
     @property
-    def beyond(self) -> str:
+    def unsupported_by_sweeps(self) -> str:
         """What the paper's own sweeps do not support in this problem, in words; "" if nothing."""
         if not self.equation.first_order_linear:
-            return self.equation.higher
+            return self.equation.higher_term
         if () in self.equation.keys:
-            return called(())
+            return derivative_name(())
         if self.ansatz is not None:
             return "hard conditions"
-        if any(isinstance(c, Condition) for c in self.stated):
+        if any(isinstance(c, Condition) for c in self.boundary_conditions):
             return "an equation on a face"
-        robin = any(isinstance(c, LinearCondition) and c.about == "both" for c in self.stated)
+        robin = any(
+            isinstance(c, LinearCondition) and c.about == "both" for c in self.boundary_conditions
+        )
         return "a Robin condition" if robin else ""
 
     @property
-    def joint(self) -> str:
+    def unsupported_by_penalties(self) -> str:
         """What PM and SAPM do not support in this problem, in words; "" if nothing."""
         equation = self.equation
         if self.ansatz is not None:
             return "hard conditions"
         if len(self.fields) > 1 or equation.parameters or equation.rows > 1 or equation.order > 2:
             return equation.nonlinear
-        conditions = [self.equation_of(c) for c in self.stated if isinstance(c, Condition)]
+        conditions = [
+            self.equation_of(c) for c in self.boundary_conditions if isinstance(c, Condition)
+        ]
         if any(condition.order > 2 for condition in conditions):
             return "derivatives above order 2 on a face"
         several = any(condition.rows > 1 for condition in conditions)
         return "several equations on a face" if several else ""
 
     @property
-    def followed(self) -> bool:
+    def has_characteristics(self) -> bool:
         """Whether u follows from its conditions by integrating along characteristics."""
         return self.equation.first_order_linear and not any(
             isinstance(c, (Periodic, Observed, Condition)) for c in self.conditions
         )
 
     @property
-    def evolves(self) -> bool:
+    def supports_stages(self) -> bool:
         """Whether the problem may be trained in stages of time: it is nonlinear, has an initial
         condition, and no unknown numbers.
         """
@@ -349,7 +356,7 @@ class PDE:
 
     def entering(self, face: str, x: np.ndarray) -> np.ndarray:
         """Where characteristics enter through a face: sign · c·n < 0 at its points x."""
-        c, _ = self.equation.form(x)
+        c, _ = self.equation.first_order_form(x)
         inward = self.sign * np.sum(c * self.domain.normal(face, x), axis=1)
         return inward < -1e-12 * (1 + np.linalg.norm(c, axis=1))
 
@@ -357,9 +364,11 @@ class PDE:
     def mu(self) -> float:
         """The default weight of the boundary: how strongly the operator magnifies.
 
-        It is measured where inputs fill [-1, 1] (`sapm.problem.samples.strength`).
+        It is measured where inputs fill [-1, 1] (`sapm.problem.samples.operator_strength`).
         """
-        return strength(self.interior(self.domain.points(STRENGTH_POINTS, 1)), self.domain.frame[1])
+        return operator_strength(
+            self.interior(self.domain.points(STRENGTH_POINTS, 1)), self.domain.frame[1]
+        )
 
     # ---------------------------------------------------------------- points
 
@@ -396,7 +405,7 @@ class PDE:
         allowed = self.faces(condition)
         on = {face: domain.on_face(face, x) for face in domain.faces}
         for i, row in enumerate(x):
-            at = place(domain.names, row)
+            at = point_text(domain.names, row)
             faces = [face for face in domain.faces if on[face][i]]
             if not faces:
                 raise ValueError(
@@ -459,14 +468,14 @@ class PDE:
 
     def _shares(self, boundary_points: Any) -> list[int]:
         """Equal shares of `boundary_points` for the conditions in the loss."""
-        k = len(self.soft)
+        k = len(self.soft_conditions)
         total = integer("boundary_points", boundary_points, k, ", one for each condition")
         return [total // k + (i < total % k) for i in range(k)]
 
     def counts(self, boundary_points: Any) -> list[int]:
         """The number of points of each condition in the loss."""
         counts = []
-        for condition, n in zip(self.soft, self._shares(boundary_points), strict=True):
+        for condition, n in zip(self.soft_conditions, self._shares(boundary_points), strict=True):
             given = isinstance(condition, Observed) or np.ndim(condition.points) > 0
             if given or len(self.domain.names) == 1:
                 n = len(self.boundary(condition, n))
@@ -479,12 +488,12 @@ class PDE:
         """The number of residuals, and of tangents at all samples, before these are drawn."""
         rows = points * self.equation.rows
         tangents = points * self.equation.channels
-        for condition, n in zip(self.soft, self.counts(boundary_points), strict=True):
+        for condition, n in zip(self.soft_conditions, self.counts(boundary_points), strict=True):
             if isinstance(condition, Condition):
                 rows += n * self.equation_of(condition).rows
                 tangents += n * self.equation_of(condition).channels
             else:
-                rows += n * len(condition.meant(self.fields))
+                rows += n * len(condition.field_indices(self.fields))
                 tangents += n * (not condition.prescribes_value)
         return rows, tangents
 
@@ -510,18 +519,22 @@ class PDE:
         x = interior_points(domain, points, "points", domain.first)
         parts = [
             self.boundary(condition, n)
-            for condition, n in zip(self.soft, self._shares(boundary_points), strict=True)
+            for condition, n in zip(
+                self.soft_conditions, self._shares(boundary_points), strict=True
+            )
         ]
         mu = self.mu if mu is None else mu
         total = sum(map(len, parts))
         terms = [self.interior(x)]
         for group in self._groups:
-            terms.append(self._boundary_term([(self.soft[i], parts[i]) for i in group], mu, total))
+            terms.append(
+                self._boundary_term([(self.soft_conditions[i], parts[i]) for i in group], mu, total)
+            )
         test = {}
-        held = None
+        test_equation = None
         if not no_points(test_points):
             test["x"] = interior_points(domain, test_points, "test_points", domain.first + len(x))
-            held = self.interior(test["x"])
+            test_equation = self.interior(test["x"])
             if self.exact is not None:
                 test["y"] = evaluate(self.exact, "exact", names, test["x"], several=True)
         samples = Samples(
@@ -530,7 +543,7 @@ class PDE:
             domain.describe(),
             tuple(terms),
             test,
-            held=held,
+            test_equation=test_equation,
             fields=self.fields,
             parameters=self.equation.parameters,
         )
@@ -547,11 +560,11 @@ class PDE:
         """
         linear: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
         others = []
-        for i, condition in enumerate(self.soft):
+        for i, condition in enumerate(self.soft_conditions):
             if isinstance(condition, Condition):
                 others.append([i])
             else:
-                key = (not condition.prescribes_value, condition.meant(self.fields))
+                key = (not condition.prescribes_value, condition.field_indices(self.fields))
                 linear.setdefault(key, []).append(i)
         return [group for _, group in sorted(linear.items())] + others
 
@@ -562,7 +575,7 @@ class PDE:
         if self.equation.nonlinear:
             functions |= {"term0": self.equation.function, "held": self.equation.function}
         for k, group in enumerate(self._groups, 1):
-            condition = self.soft[group[0]]
+            condition = self.soft_conditions[group[0]]
             if isinstance(condition, Condition):
                 functions[f"term{k}"] = self.equation_of(condition).function
         return functions
@@ -606,7 +619,7 @@ class PDE:
         if isinstance(first, Condition):
             return self._residual_term(self.equation_of(first), x, weight)
         linear = [(c, part) for c, part in parts if isinstance(c, LinearCondition)]
-        meant = first.meant(self.fields)
+        meant = first.field_indices(self.fields)
         g = np.concatenate([c.datum(self.domain, part, len(meant)) for c, part in linear])
         of = None if self.outputs == 1 else meant
         if first.prescribes_value:

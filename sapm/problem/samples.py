@@ -86,7 +86,7 @@ class Samples:
         "x": held-out points, and, where it is known, "y": the solution there.
     validation
         Held-out data that end the training.
-    held
+    test_equation
         The equation at the held-out points.
     fields
         The unknown functions of a PDE.
@@ -106,7 +106,7 @@ class Samples:
     terms: tuple[Term, ...]
     test: dict[str, np.ndarray]
     validation: Term | None = None
-    held: Term | None = None
+    test_equation: Term | None = None
     fields: tuple[str, ...] = ("u",)
     parameters: dict[str, float] = field(default_factory=dict)
     ansatz: Ansatz | None = None
@@ -133,19 +133,21 @@ class Samples:
     @cached_property
     def scaling(self) -> Scaling:
         """The units to train in."""
-        return _suited(self) if self.fixed_scaling is None else self.fixed_scaling
+        return _suitable_scaling(self) if self.fixed_scaling is None else self.fixed_scaling
 
     def named_terms(self) -> Iterator[tuple[str, Term]]:
         """All terms with the names they have in a file."""
         yield from ((f"term{i}", term) for i, term in enumerate(self.terms))
-        for name, term in (("validation", self.validation), ("held", self.held)):
+        for name, term in (("validation", self.validation), ("held", self.test_equation)):
             if term is not None:
                 yield name, term
 
     def map_equation(self, change: Callable[[Term], Term], **fields: Any) -> Samples:
         """The same problem with every term of the PDE changed, and other fields replaced."""
-        held = None if self.held is None else change(self.held)
-        return replace(self, terms=tuple(map(change, self.terms)), held=held, **fields)
+        test_equation = None if self.test_equation is None else change(self.test_equation)
+        return replace(
+            self, terms=tuple(map(change, self.terms)), test_equation=test_equation, **fields
+        )
 
 
 @float64
@@ -318,7 +320,7 @@ def _coordinates(x, k: int) -> Array:
     return jnp.broadcast_to(jnp.eye(d), (n, d, d)) if k else jnp.zeros((n, 0, d))
 
 
-def nonlinear(arrays: Arrays) -> list[str]:
+def nonlinear_terms(arrays: Arrays) -> list[str]:
     """The names of the stored terms whose operator is code."""
     return [name.removesuffix("/probe") for name in arrays if name.endswith("/probe")]
 
@@ -392,7 +394,7 @@ SUBJECTS = {
 }
 
 
-def check_same(
+def check_same_problem(
     problem: Problem, samples: Samples, config: Mapping[str, Any], stored: Arrays
 ) -> None:
     """Raise an error unless the problem gives the arrays stored in a file."""
@@ -544,7 +546,7 @@ def scaling_of(samples: Samples, scale: bool = True) -> Scaling:
     return Scaling(np.zeros(d), np.ones(d), 1.0, units=samples.units)
 
 
-def _suited(samples: Samples) -> Scaling:
+def _suitable_scaling(samples: Samples) -> Scaling:
     """Inputs that fill [-1, 1] (data: as uniform ones would), and outputs about as large as u."""
     counted = [np.broadcast_to(np.asarray(term.weight) > 0, len(term.y)) for term in samples.terms]
     if samples.domain is not None:
@@ -555,7 +557,7 @@ def _suited(samples: Samples) -> Scaling:
         x = np.asarray(samples.terms[0].x.value)[counted[0]]
         center = x.mean(0)
         spread = _spread(x.std(0), np.abs(x).max(0))
-    strengths = [strength(term, spread) for term in samples.terms]
+    strengths = [operator_strength(term, spread) for term in samples.terms]
     size = 0.0
     for term, rows, by in zip(samples.terms, counted, strengths, strict=True):
         data = _inhomogeneity(term)[rows] if term.squared else np.zeros(1)
@@ -624,7 +626,7 @@ def data_size(samples: Samples) -> float:
 @float64
 def loss_of_zero(term: Term) -> Array:
     """The cost of u = 0."""
-    return term.cost(_flat(term, 0.0))
+    return term.cost(_constant_jet(term, 0.0))
 
 
 @float64
@@ -632,10 +634,10 @@ def _inhomogeneity(term: Term) -> np.ndarray:
     """The residual at u = 0, up to its sign: the data of a linear term."""
     if not term.nonlinear:
         return np.asarray(term.y)
-    return np.asarray(term.residual(_flat(term, 0.0)))
+    return np.asarray(term.residual(_constant_jet(term, 0.0)))
 
 
-def _flat(term: Term, size: float) -> Jet:
+def _constant_jet(term: Term, size: float) -> Jet:
     """The jet of outputs whose value and derivatives are all `size`; parameters are 1."""
     n = len(term.y)
     outputs = term.outputs or max(getattr(term.operator, "of", None) or (0,)) + 1
@@ -646,7 +648,7 @@ def _flat(term: Term, size: float) -> Jet:
 
 
 @float64
-def strength(term: Term, spread: np.ndarray) -> float:
+def operator_strength(term: Term, spread: np.ndarray) -> float:
     """How strongly an operator magnifies: the mean square of its coefficients.
 
     The inputs are in units where they fill [-1, 1]. A nonlinear operator is linearised at u = 0
@@ -656,7 +658,7 @@ def strength(term: Term, spread: np.ndarray) -> float:
         return 1.0
     n, rows = term.y.shape
     for size in (0.0, 1.0):
-        output = _flat(term, size)
+        output = _constant_jet(term, size)
         fields = output.value.shape[1] - term.operator.constants
         back = jax.vjp(term.residual, output)[1]
         total = 0.0

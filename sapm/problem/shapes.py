@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sapm.problem.domain import FACE_TOLERANCE, Part, Shape, halton, stem
+from sapm.problem.domain import FACE_TOLERANCE, Part, Shape, face_stem, halton
 
 PROBE_POINTS = 2**14  # Halton points that measure a shape or a face; empty if it holds none of them
 MAX_POINTS_PER_TRIAL = 2**18
@@ -27,7 +27,7 @@ SAME_DIRECTION_COSINE = 1 - 1e-6  # of the angle between two normals that count 
 PROBE_DIRECTIONS = 64  # pairs of diagonals that are probed in more than four dimensions
 
 
-def numbered(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
+def unique_face_names(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
     """Unique names for the faces of all parts: {name: (index of the part, its name there)}.
 
     A name that is taken gets the next free number: "surface 2".
@@ -35,7 +35,7 @@ def numbered(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
     origin: dict[str, tuple[int, str]] = {}
     for i, part in enumerate(parts):
         for face in part.faces:
-            numbers = (f"{stem(face)} {k}" for k in itertools.count(2))
+            numbers = (f"{face_stem(face)} {k}" for k in itertools.count(2))
             free = (name for name in itertools.chain([face], numbers) if name not in origin)
             origin[next(free)] = (i, face)
     return origin
@@ -47,16 +47,16 @@ class Sieve:
     def __init__(self, shape: Part, face: str | None):
         self.shape = shape
         self.face = face
-        self.tried = 0
+        self.trials = 0
         self.accepted = np.zeros((0, len(shape.names)))
-        self._try(PROBE_POINTS)
+        self._draw(PROBE_POINTS)
         self.fraction = len(self.accepted) / PROBE_POINTS
 
-    def _try(self, n: int) -> None:
-        cube = halton(n, self.shape.cube_dimension(self.face), 1 + self.tried)
+    def _draw(self, n: int) -> None:
+        cube = halton(n, self.shape.cube_dimension(self.face), 1 + self.trials)
         x, belongs = self.shape.from_cube(cube, self.face)
         self.accepted = np.concatenate([self.accepted, x[belongs]])
-        self.tried = self.tried + n
+        self.trials = self.trials + n
 
     def take(self, n: int, start: int) -> np.ndarray:
         """Accepted points start, …, start + n - 1: (n, d)."""
@@ -65,7 +65,7 @@ class Sieve:
                 f"{self.face!r} is not a face; this domain has {', '.join(self.shape.faces)}."
             )
         while (missing := start + n - len(self.accepted)) > 0:
-            self._try(min(MAX_POINTS_PER_TRIAL, int(1.1 * missing / self.fraction) + 64))
+            self._draw(min(MAX_POINTS_PER_TRIAL, int(1.1 * missing / self.fraction) + 64))
         return self.accepted[start : start + n].copy()
 
 
@@ -213,7 +213,7 @@ class Combination(Sifted):
 
     @cached_property
     def _origin(self) -> dict[str, tuple[int, str]]:
-        return numbered((self.a, self.b))
+        return unique_face_names((self.a, self.b))
 
     def _part_of(self, face: str) -> tuple[Part, str, float]:
         """The part that a face comes from, the face's name there, and the sign of its normal."""
@@ -383,7 +383,7 @@ class Product(Sifted):
 
     @cached_property
     def _origin(self) -> dict[str, tuple[int, str]]:
-        return numbered((self.a, self.b))
+        return unique_face_names((self.a, self.b))
 
     def _faces_of(self, face: str | None) -> tuple[str | None, str | None]:
         """The face of a and the face of b; None is the inside."""

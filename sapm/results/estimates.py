@@ -21,7 +21,7 @@ import numpy as np
 
 from sapm.errors import brief
 from sapm.objective.terms import Term
-from sapm.problem.characteristics import reference
+from sapm.problem.characteristics import solve_by_characteristics
 from sapm.problem.pde import PDE
 from sapm.problem.samples import network_of
 from sapm.results.solution import relative_error
@@ -221,7 +221,9 @@ def observations(problem: PDE | Function | Regression | None) -> list[Observed]:
     """The conditions of a PDE that are measurements."""
     if not isinstance(problem, PDE):
         return []
-    return [condition for condition in problem.stated if isinstance(condition, Observed)]
+    return [
+        condition for condition in problem.boundary_conditions if isinstance(condition, Observed)
+    ]
 
 
 def _measured_rows(terms: Sequence[Term], problem: PDE) -> list[np.ndarray]:
@@ -430,7 +432,7 @@ class FollowCharacteristics:
         """The measured error of a seed."""
         problem = result.problem
         x = result.samples.test.get("x")
-        if not isinstance(problem, PDE) or not problem.followed or problem.ill_posed:
+        if not isinstance(problem, PDE) or not problem.has_characteristics or problem.ill_posed:
             return ErrorEstimate.missing("characteristics do not determine u.")
         if x is None or len(x) < FEWEST_CHARACTERISTICS:
             return ErrorEstimate.missing(f"it needs {FEWEST_CHARACTERISTICS} held-out points.")
@@ -439,7 +441,9 @@ class FollowCharacteristics:
         deadline = time.monotonic() + self.seconds
         while len(exact) < len(x) and (not len(exact) or time.monotonic() < deadline):
             batch = x[len(exact) : len(exact) + FEWEST_CHARACTERISTICS]
-            exact = np.append(exact, reference(problem, batch, self.tolerance, quick=True))
+            exact = np.append(
+                exact, solve_by_characteristics(problem, batch, self.tolerance, quick=True)
+            )
         known = np.flatnonzero(np.isfinite(exact))
         if len(known) < len(exact) / 2 or not np.any(exact[known]):
             return ErrorEstimate.missing("most characteristics take too long to follow.")
@@ -616,9 +620,13 @@ class LeastSquaresCorrection:
         samples = result.samples
         problem = result.problem
         if not isinstance(problem, PDE):
-            return samples.terms if samples.held is None else (samples.held, *samples.terms)
+            return (
+                samples.terms
+                if samples.test_equation is None
+                else (samples.test_equation, *samples.terms)
+            )
         boundary = 2 * sum(len(term.y) for term in samples.terms[1:])
-        boundary = max(boundary, len(problem.stated))
+        boundary = max(boundary, len(problem.boundary_conditions))
         x = self._interior_points(result, problem)
         return problem.samples(x, boundary, 0, result.plan.mu).terms
 

@@ -35,7 +35,7 @@ SIZE_TOLERANCE = 1e-12
 class Form:
     """How networks of one kind are read and written.
 
-    pairs : network → (W, b) of every layer, before the checks of `checked`.
+    pairs : network → (W, b) of every layer, before the checks of `checked_weights`.
     sigma : (network, its weights, activation= or None) → its activation.
     put : (network, weights) → a copy of the network with these weights, in its own precision.
     values : (network, x) → the network's own forward pass; None where it cannot differ from that of
@@ -94,7 +94,7 @@ def _numbers(name: str, array) -> np.ndarray:
     return a
 
 
-def checked(pairs) -> Weights:
+def checked_weights(pairs) -> Weights:
     """Pairs (W, b) as float64 arrays, W (out, in) and b (out,); an error says which pair does not
     fit.
     """

@@ -14,8 +14,14 @@ import numpy as np
 from sapm.errors import brief, nearest, shown
 from sapm.problem.domain import domain_from
 from sapm.problem.functions import evaluate
-from sapm.results.table import COMPARED, HEADINGS, choice, heading, parameters
-from sapm.results.table import shown as best_rows
+from sapm.results.table import (
+    COMPARED,
+    HEADINGS,
+    heading,
+    method_choice,
+    parameters_text,
+    shown_seeds,
+)
 from sapm.training.run import Status
 from sapm.training.seeds import SEEDS_FOR_A_RATE
 
@@ -455,7 +461,7 @@ def _lead(result: Result) -> str:
     lead = f"Best of {seeds}: true loss {best['mean_squared_loss']:.2e}"
     lead += f", relative error {error:.2e}." if error is not None else "."
     if result.best.parameters:
-        lead += f" Found: {parameters(result)}."
+        lead += f" Found: {parameters_text(result)}."
     if result.samples.kind == "pde" and error is None:
         lead += f" {result.error_estimate()}"
     if result.run.cut and not result.run.ended(Status.INTERRUPTED):
@@ -477,14 +483,14 @@ def _settings(result: Result, all_shown: bool) -> dict[str, Any]:
     if result.run.sampler.redrawn or not settings["points"]:  # drawn anew, or given
         pde = result.samples.kind == "pde"
         settings["points"] = len(result.samples.terms[0].y) if pde else None
-    return settings | {"choice": choice(result)}
+    return settings | {"choice": method_choice(result)}
 
 
 def page(result: Result, title: str = "") -> str:
     """One HTML page that needs nothing else."""
     problem = "PDE" if result.samples.kind == "pde" else "regression"
     title = html.escape(title or f"{heading(result.plan)} on a {problem} problem")
-    first, others = best_rows(result)
+    first, others = shown_seeds(result)
     table = _table(result, first)
     if others:
         rest = [i for i in result.run.ranking if i not in set(first)]

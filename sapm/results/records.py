@@ -47,7 +47,7 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     }
 
 
-def opened(path: Any, make: Callable, *arguments):
+def built(path: Any, make: Callable, *arguments):
     """make(*arguments), where an error is reported as a fault of this version of sapm.
 
     At this point the checksum and the contents of the file have been checked. The file is therefore
@@ -146,11 +146,11 @@ def check(
         upgrade(arrays, about)
         run = RunRecord.from_json(about)
         plan = _plan(about, method)
-        need(plan.seeds == run.seeds, "its settings name other seeds")
-        need(_numbers(about.get("activation_values", [0.0] * 6), 6), "its activation is unknown")
+        require(plan.seeds == run.seeds, "its settings name other seeds")
+        require(_numbers(about.get("activation_values", [0.0] * 6), 6), "its activation is unknown")
         scores = arrays.get("scores", np.zeros(len(run.seeds)))
         valid = scores.shape == (len(run.seeds),) and scores.dtype.kind == "f"
-        need(valid and not np.isnan(scores).any(), "it has not one score for every seed")
+        require(valid and not np.isnan(scores).any(), "it has not one score for every seed")
         _problem(about)
         _networks(arrays, plan)
         _history(arrays, run.status)
@@ -161,7 +161,7 @@ def check(
     return plan, run
 
 
-def need(valid: bool, what: str) -> None:
+def require(valid: bool, what: str) -> None:
     """A ValueError with the sentence `what` unless it is `valid`."""
     if not valid:
         raise ValueError(what)
@@ -170,10 +170,10 @@ def need(valid: bool, what: str) -> None:
 def _plan(about: dict, method: Method | None) -> Plan:
     """The plan that the settings in the description give."""
     config = about.get("config")
-    need(isinstance(config, dict), "it has no settings")
+    require(isinstance(config, dict), "it has no settings")
     assert isinstance(config, dict)
-    need(isinstance(config.get("activation"), str), "it does not name the activation")
-    need(isinstance(config.get("options"), dict), "it has no options")
+    require(isinstance(config.get("activation"), str), "it does not name the activation")
+    require(isinstance(config.get("options"), dict), "it has no options")
     name = text("method", config.get("method"))
     own = about.get("own_method", False) is True
     stored = stored_method(name, config["options"], own, method)
@@ -224,9 +224,9 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        need(len(self.seeds) > 0, "it does not name the seeds")
+        require(len(self.seeds) > 0, "it does not name the seeds")
         for name in ("status", "reason"):
-            need(len(getattr(self, name)) == len(self.seeds), f"it has not one {name} a seed")
+            require(len(getattr(self, name)) == len(self.seeds), f"it has not one {name} a seed")
 
     @staticmethod
     def of(run: Run) -> RunRecord:
@@ -246,7 +246,7 @@ class RunRecord:
         names = [each.name for each in fields(RunRecord)]
         entries: dict[str, Any] = {name: about[name] for name in names if name in about}
         for name in ("seeds", "status", "reason", "sampler"):
-            need(name in entries, f"it does not name the {name}")
+            require(name in entries, f"it does not name the {name}")
         seeds = entries["seeds"]
         count = len(seeds) if isinstance(seeds, list) else 0
         entries["sampler"] = SamplerState.from_json(entries["sampler"], count)
@@ -288,21 +288,23 @@ def _numbers(value: Any, count: int) -> bool:
 def _problem(about: dict) -> None:
     """Refuse a description of the problem that is not whole."""
     kind = about.get("kind")
-    need(kind in ("regression", "pde"), f"it is about {brief(kind)}, and not about data or a PDE")
+    require(
+        kind in ("regression", "pde"), f"it is about {brief(kind)}, and not about data or a PDE"
+    )
     names = about.get("names", [])
     functions = about.get("fields", ["u"])
     parameters = about.get("parameters", {})
-    need(_words(names) and len(set(names)) == len(names) > 0, "it does not name the coordinates")
-    need(_words(functions) and len(functions) > 0, "it does not name the functions")
+    require(_words(names) and len(set(names)) == len(names) > 0, "it does not name the coordinates")
+    require(_words(functions) and len(functions) > 0, "it does not name the functions")
     numbers = parameters.values() if isinstance(parameters, dict) else [None]
-    need(all(np.isfinite(number(v)) for v in numbers), "its parameters are not numbers")
+    require(all(np.isfinite(number(v)) for v in numbers), "its parameters are not numbers")
     domain = about.get("domain")
-    need(domain is None or isinstance(domain, dict), "its domain is not described")
+    require(domain is None or isinstance(domain, dict), "its domain is not described")
     units = about.get("units", {"size": 1.0, "stiffness": 1.0})
     valid = isinstance(units, dict) and all(
         0 < number(units.get(name)) < np.inf for name in ("size", "stiffness")
     )
-    need(valid, "its units are not numbers")
+    require(valid, "its units are not numbers")
 
 
 def _networks(arrays: Arrays, plan: Plan) -> None:
@@ -311,7 +313,7 @@ def _networks(arrays: Arrays, plan: Plan) -> None:
     """
     seeds = len(plan.seeds)
     depth = sum(name.startswith("network/W") for name in arrays)
-    need(depth == plan.depth, f"its depth is {plan.depth}, and it has {depth} layers")
+    require(depth == plan.depth, f"its depth is {plan.depth}, and it has {depth} layers")
     inputs = None
     for l in range(1, depth + 1):
         W = arrays.get(f"network/W{l}")
@@ -323,10 +325,10 @@ def _networks(arrays: Arrays, plan: Plan) -> None:
             and b.shape == W.shape[:2] == (seeds, W.shape[1])
         )
         fits = valid and inputs in (None, W.shape[2]) and _real(W) and _real(b)  # type: ignore[union-attr]
-        need(fits, f"layer {l} of its networks is not whole")
+        require(fits, f"layer {l} of its networks is not whole")
         inputs = W.shape[1]  # type: ignore[union-attr]
     hidden = tuple(arrays[f"network/W{l}"].shape[1] for l in range(1, depth))
-    need(hidden == plan.hidden, "its networks have other widths than it says")
+    require(hidden == plan.hidden, "its networks have other widths than it says")
 
 
 def _real(a: np.ndarray) -> bool:
@@ -338,26 +340,28 @@ def _history(arrays: Arrays, status: Sequence[Status]) -> None:
     """Refuse a history that is not one array (seeds, records) for every quantity."""
     seeds = len(status)
     history = {name: a for name, a in arrays.items() if name.startswith("history/")}
-    need(all(f"history/{name}" in history for name in HISTORY), "its history is not whole")
+    require(all(f"history/{name}" in history for name in HISTORY), "its history is not whole")
     records = {a.shape for a in history.values()}
     valid = len(records) == 1 and all(len(s) == 2 and s[0] == seeds and s[1] > 0 for s in records)
-    need(
+    require(
         valid and all(a.dtype.kind in "biuf" for a in history.values()),
         "its history is not one number for every seed and record",
     )
     iteration = history["history/iteration"]
     chosen = arrays.get("chosen")
-    need(
+    require(
         bool(np.isfinite(iteration).all() and (iteration >= 0).all()),
         "its history has no iterations",
     )
-    need(bool(np.isfinite(history["history/seconds"]).all()), "its history has no times")
+    require(bool(np.isfinite(history["history/seconds"]).all()), "its history has no times")
     whole = chosen is not None and chosen.shape == (seeds,) and chosen.dtype.kind in "iu"
     inside = whole and bool(((chosen >= 0) & (chosen < iteration.shape[1])).all())  # type: ignore[operator]
-    need(inside, "it does not say which record is meant")
+    require(inside, "it does not say which record is meant")
     final = history["history/loss"][np.arange(seeds), chosen]
     broken = np.array([word == Status.NON_FINITE for word in status])
-    need(not np.isnan(final[~broken]).any(), "its history has no loss for a seed that did not fail")
+    require(
+        not np.isnan(final[~broken]).any(), "its history has no loss for a seed that did not fail"
+    )
 
 
 def _samples(arrays: Arrays, about: dict, depth: int) -> None:
@@ -373,13 +377,13 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
     for name, a in samples.items():
         # a probe holds what the residual gives for arbitrary numbers
         finite = name.endswith("/probe") or np.isfinite(a).all()
-        need(
+        require(
             a.dtype.kind in "fiu" and bool(finite),
             f"samples/{name} holds numbers that are not finite",
         )
-        need(0 not in a.shape[:1], f"samples/{name} is empty")
+        require(0 not in a.shape[:1], f"samples/{name} is empty")
     count = sum(name.startswith("term") and name.endswith("/x") for name in samples)
-    need(count > 0 and all(f"term{i}/x" in samples for i in range(count)), "it has no samples")
+    require(count > 0 and all(f"term{i}/x" in samples for i in range(count)), "it has no samples")
     names = about["names"]
     parameters = about.get("parameters", {})
     fields = about.get("fields", ["u"])
@@ -388,14 +392,14 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
         if about["kind"] == "pde"
         else samples.get("term0/y", np.zeros((1, 1))).shape[-1]
     )
-    need(
+    require(
         arrays[f"network/b{depth}"].shape[1] == m,
         "its networks have another number of outputs than it says",
     )
     wide = arrays["network/W1"].shape[2]
     inputs = samples["term0/x"].shape[-1]
     plain = about["kind"] == "pde" and about.get("embedding") is None
-    need(
+    require(
         wide == inputs and (inputs == len(names) or not plain),
         "its networks have another number of inputs than it says",
     )
@@ -404,7 +408,7 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
             _term(name, {part: samples.get(f"{name}/{part}") for part in PARTS}, len(names), m)
     units = about.get("units")
     inputs = samples["term0/x"].shape[1]
-    need(
+    require(
         units is None or all(_numbers(units.get(name), inputs) for name in ("center", "spread")),
         "its units are not numbers",
     )
@@ -412,7 +416,7 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
     y = samples.get("test/y")
     valid = x is None or (x.ndim == 2 and x.shape[1] == len(names))
     valid = valid and (y is None or (x is not None and y.shape == (len(x), m - len(parameters))))
-    need(valid, "its test points are not whole")
+    require(valid, "its test points are not whole")
 
 
 PARTS = (
@@ -429,8 +433,8 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
     outputs.
     """
     parts = {part: value for part, value in a.items() if value is not None}
-    need({"x", "y", "c", "weight"} <= set(parts), f"samples/{name} is not whole")
-    need(
+    require({"x", "y", "c", "weight"} <= set(parts), f"samples/{name} is not whole")
+    require(
         parts["x"].ndim == parts["y"].ndim == parts["c"].ndim == 2, f"samples/{name} is not a table"
     )
     (n, D), rows, k = parts["x"].shape, parts["y"].shape[1], parts["c"].shape[1]
@@ -453,14 +457,14 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
         "datum_tangents": [(n, k, m)],
     }
     for part, shapes in known_shapes.items():
-        need(
+        require(
             part not in parts or parts[part].shape in shapes,
             f"samples/{name}/{part} has the shape {parts.get(part, parts['x']).shape}",
         )
     forms = parts.get("forms")
     of = parts.get("of")
     fits = forms is None or ("directions" in parts and forms.ndim == 2 and sum(forms.shape) == k)
-    need(fits, f"samples/{name}/forms does not fit its directions")
+    require(fits, f"samples/{name}/forms does not fit its directions")
     orders = parts.get("orders")
     fits = orders is None or (
         "directions" in parts
@@ -469,17 +473,17 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
         and bool((orders >= 1).all())
         and int(orders.sum()) == k
     )
-    need(fits, f"samples/{name}/orders does not fit its directions")
+    require(fits, f"samples/{name}/orders does not fit its directions")
     whole = of is None or (
         of.ndim == 1 and of.dtype.kind in "iu" and bool(((of >= 0) & (of < m)).all())
     )
-    need(
+    require(
         whole and (of is None or len(of) == rows),
         f"samples/{name}/of names outputs that are not there",
     )
 
 
-def unflattened(path, shapes, arrays: Arrays):
+def unflatten_state(path, shapes, arrays: Arrays):
     """The state of a method, built from the arrays of a file.
 
     path: the file, which the message names. shapes: the state as a tree of shapes and types.

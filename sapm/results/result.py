@@ -19,18 +19,18 @@ from sapm.numerics.activations import ACTIVATIONS, Activation, activation
 from sapm.objective.losses import Loss
 from sapm.objective.penalty import mean_square
 from sapm.objective.weights import Certificate
-from sapm.problem.characteristics import reference
+from sapm.problem.characteristics import solve_by_characteristics
 from sapm.problem.domain import domain_from
 from sapm.problem.pde import PDE
 from sapm.problem.samples import (
     Samples,
-    check_same,
+    check_same_problem,
     data_size,
     describe,
     from_arrays,
     has_own_loss,
     network_of,
-    nonlinear,
+    nonlinear_terms,
     to_arrays,
 )
 from sapm.results import files, page, records
@@ -148,7 +148,7 @@ class Result:
             return {"test_error": error}
         return {
             "solution_error": error,
-            "test_residual": self._residual(u) if self.samples.held is not None else None,
+            "test_residual": self._residual(u) if self.samples.test_equation is not None else None,
         }
 
     def _error(self, prediction: np.ndarray, y: np.ndarray) -> float:
@@ -167,7 +167,7 @@ class Result:
     def _residual(self, u: Solution) -> float:
         """The root mean square of the PDE's residual at the test points."""
         network = network_of(self.samples, u.network_weights, u.sigma)
-        return float(np.sqrt(_mean_square(network, (self.samples.held,))))
+        return float(np.sqrt(_mean_square(network, (self.samples.test_equation,))))
 
     def success(self, below: float | None = None) -> Success:
         """How many seeds succeeded, with a 95 % interval: those whose final loss is below a tenth
@@ -225,9 +225,9 @@ class Result:
                 "reference_error needs the residual, which a file does not hold; load with "
                 "sapm.load(path, problem=…)."
             )
-        if not self.problem.followed:
+        if not self.problem.has_characteristics:
             equation = self.problem.equation
-            reason = f"the residual contains {equation.higher}"
+            reason = f"the residual contains {equation.higher_term}"
             if equation.first_order_linear:
                 reason = "there are periodic coordinates or observed points"
             raise ValueError(
@@ -237,7 +237,7 @@ class Result:
         u = self.seeds[self.run.index(seed)]
         domain = self.problem.domain
         x = domain.points(integer("n", n), domain.first + len(self.samples.terms[0].y))
-        exact = reference(self.problem, x)
+        exact = solve_by_characteristics(self.problem, x)
         unknown = np.isnan(exact)
         if unknown.all():
             raise ValueError(
@@ -342,16 +342,16 @@ def weights_of(run: Run, samples: Samples, plan: Plan) -> list[list[tuple[np.nda
 
 
 @float64
-def compared(run: Run, samples: Samples, plan: Plan) -> Run:
+def with_scores(run: Run, samples: Samples, plan: Plan) -> Run:
     """The run with scores to rank its seeds by. If networks of different iterations stand for the
     seeds, their losses are of different points and cannot be compared. The score is then the true
     loss with the residual at the test points. Otherwise the run is returned as it is.
     """
     records = set(run.chosen[~run.lost].tolist())
     first_points = plan.points is not None and not run.sampler.redrawn
-    if samples.held is None or len(records) < 2 or first_points:
+    if samples.test_equation is None or len(records) < 2 or first_points:
         return run
-    terms = (samples.held, *samples.terms[1:])
+    terms = (samples.test_equation, *samples.terms[1:])
     weights = weights_of(run, samples, plan)
     scores = [float(_mean_square(network_of(samples, w, run.method.sigma), terms)) for w in weights]
     return replace(run, scores=np.nan_to_num(scores, nan=np.inf))
@@ -459,13 +459,13 @@ def _restore(
     count = len(run.seeds)
     with jax.enable_x64(True):
         functions = _functions(path, part("samples"), problem)
-        hard = _hard(path, part("samples"), problem)
+        hard = _stored_ansatz(path, part("samples"), problem)
         loss = _loss(path, part("samples"), problem)
-        samples = records.opened(path, from_arrays, about, part("samples"), functions, hard, loss)
+        samples = records.built(path, from_arrays, about, part("samples"), functions, hard, loss)
         if problem is not None:
             drawn = {"points": None} if run.sampler.redrawn else {}
-            check_same(problem, samples, plan.to_dict() | drawn, part("samples"))
-        engine = records.opened(path, plan.engine, samples)
+            check_same_problem(problem, samples, plan.to_dict() | drawn, part("samples"))
+        engine = records.built(path, plan.engine, samples)
         if isinstance(plan.method, StoredMethod):
             scaling = plan.scaling(samples)
             networks = [scaling.scaled(_layers(arrays, plan.depth, i)) for i in range(count)]
@@ -473,9 +473,9 @@ def _restore(
             kept = None
         else:
             keys = jax.vmap(jax.random.key)(jnp.zeros(count, int))
-            shapes = records.opened(path, jax.eval_shape, jax.vmap(engine.init), keys)
-            states = records.unflattened(path, shapes, part("state"))
-            kept = records.unflattened(path, shapes, part("kept")) if part("kept") else None
+            shapes = records.built(path, jax.eval_shape, jax.vmap(engine.init), keys)
+            states = records.unflatten_state(path, shapes, part("state"))
+            kept = records.unflatten_state(path, shapes, part("kept")) if part("kept") else None
     restored = run.to_run(
         engine, states, kept, part("history"), arrays["chosen"], arrays.get("scores")
     )
@@ -491,7 +491,7 @@ def _layers(
 
 def _functions(path, arrays: dict[str, np.ndarray], problem) -> dict[str, Callable]:
     """The operators of nonlinear terms by name. They are code, so they come from the problem."""
-    names = nonlinear(arrays)
+    names = nonlinear_terms(arrays)
     if not names:
         return {}
     if not isinstance(problem, PDE):
@@ -521,7 +521,7 @@ def _loss(path, arrays: dict[str, np.ndarray], problem) -> Loss | None:
     return loss
 
 
-def _hard(path, arrays: dict[str, np.ndarray], problem):
+def _stored_ansatz(path, arrays: dict[str, np.ndarray], problem):
     """The ansatz of hard conditions, which is code, so that it comes from the problem; None without
     hard conditions.
     """
@@ -580,9 +580,9 @@ def best_of(path: str | Path, activation_given=None, export: bool = False) -> So
         raise ValueError(NOT_A_NETWORK)
     sigma = _activation(path, about, activation_given)
     history = records.part(arrays, "history")
-    _hard(path, records.part(arrays, "samples"), None)
+    _stored_ansatz(path, records.part(arrays, "samples"), None)
     data = records.part(arrays, "samples") if about["kind"] == "regression" else {}
-    samples = records.opened(path, from_arrays, about, data)
+    samples = records.built(path, from_arrays, about, data)
     loss = history["validation_loss" if "validation_loss" in history else "loss"]
     loss = loss[np.arange(len(loss)), arrays["chosen"]]
     best = int(ranking(run.status, arrays.get("scores", loss))[0])

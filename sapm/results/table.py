@@ -128,7 +128,7 @@ def heading(plan: Plan) -> str:
     )
 
 
-def choice(result: Result) -> str:
+def method_choice(result: Result) -> str:
     """What method="auto" chose and why, and whether this is a second attempt."""
     second = SECOND_ATTEMPT if result.run.attempt > 1 else ""
     return result.plan.why + second
@@ -153,7 +153,7 @@ class Summary(Table):
         self.padding = before
 
 
-def shown(result: Result) -> tuple[list[int], str]:
+def shown_seeds(result: Result) -> tuple[list[int], str]:
     """The indices of the seeds that a table shows, in the order in which they were asked for (of
     many seeds the best), and a sentence about the others.
     """
@@ -165,7 +165,7 @@ def shown(result: Result) -> tuple[list[int], str]:
     return order[:MOST_ROWS], f"… and {len(order) - MOST_ROWS} more: {statuses}."
 
 
-def unanswered(result: Result) -> bool:
+def error_unknown(result: Result) -> bool:
     """Whether the error of u can only be estimated: a PDE whose solution is not known."""
     return result.samples.kind == "pde" and "y" not in result.samples.test
 
@@ -181,7 +181,7 @@ def outcome(result: Result, estimate: bool = False) -> dict[str, Any]:
         content["interrupted"] = result.run.cut
     if result.run.advice:
         content["warnings"] = [advice.sentence for advice in result.run.advice]
-    if estimate and unanswered(result):
+    if estimate and error_unknown(result):
         e = result.error_estimate()
         content["error_estimate"] = {
             "error": e.error,
@@ -204,7 +204,7 @@ def summary(
     plan = result.plan
     width = plan.width if isinstance(plan.width, int) else "-".join(map(str, plan.width))
     title = f"{heading(plan)}: depth {plan.depth}, width {width}, {plan.activation.name}"
-    rows, others = shown(result)
+    rows, others = shown_seeds(result)
     caption = "\n".join([*([others] if others else []), *_notes(result, estimate, estimator)])
     table = Summary(title=title, caption=caption, caption_justify="left")
     columns = _columns(result)
@@ -250,7 +250,7 @@ def _notes(result: Result, estimate: bool, estimator: ErrorEstimator | None) -> 
     start = "" if plan.true_loss_from_start else f"; auxiliary variables: {STARTS[plan.start]}"
     weights = "those given" if plan.from_network else f"{plan.init}{start}"
     boundary = "" if plan.mu is None else f" Boundary term × {plan.mu:.3g}."
-    notes = [f"Initial weights: {weights}.{boundary} {choice(result)}{result.certificate}"]
+    notes = [f"Initial weights: {weights}.{boundary} {method_choice(result)}{result.certificate}"]
     if run.cut and not run.ended(Status.INTERRUPTED):
         notes.append(f"It was {run.cut}")
     if not run.iterations and plan.max_iter:
@@ -263,12 +263,12 @@ def _notes(result: Result, estimate: bool, estimator: ErrorEstimator | None) -> 
     if len(run.seeds) >= SEEDS_FOR_A_RATE:
         notes.append(str(result.success()))
     if run.ended(Status.DROPPED):
-        notes.append(halved(run))
+        notes.append(_dropped_seeds(run))
     if result.best.parameters:
-        notes.append(f"found: {parameters(result, estimate)}.")
+        notes.append(f"found: {parameters_text(result, estimate)}.")
     if estimate and estimator is not None:
         notes.append(str(result.error_estimate(estimator=estimator)))
-    elif estimate and unanswered(result):
+    elif estimate and error_unknown(result):
         notes.append(str(result.error_estimate()))
     return notes + [f"Warning: {advice.sentence}" for advice in run.advice]
 
@@ -280,7 +280,7 @@ def _digits(value: float, range_of_seeds: float) -> int:
     return int(np.clip(np.ceil(np.log10(abs(value) / range_of_seeds)) + 1, 6, 12))
 
 
-def parameters(result: Result, estimate: bool = True) -> str:
+def parameters_text(result: Result, estimate: bool = True) -> str:
     """The numbers that the best seed found, with their standard errors where these are estimated,
     and their ranges over the seeds that are not lost.
     """
@@ -310,7 +310,7 @@ def parameters(result: Result, estimate: bool = True) -> str:
     return ", ".join(texts) + notes
 
 
-def halved(run: Run) -> str:
+def _dropped_seeds(run: Run) -> str:
     """A sentence on how many seeds were dropped in which iteration."""
     dropped = np.array([status == Status.DROPPED for status in run.status])
     at, counts = np.unique(run.history["iteration"][dropped, -1], return_counts=True)

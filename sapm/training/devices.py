@@ -116,8 +116,10 @@ def _workable(mesh: Mesh) -> Mesh:
 class Layout:
     """Where the states of an engine lie on the mesh.
 
-    mesh: the devices.
-    leaves: for every leaf of a state (axis of the samples, number of samples); None for a leaf
+    Parameters
+    ----------
+    mesh : the devices.
+    leaves : for every leaf of a state (axis of the samples, number of samples); None for a leaf
         without such an axis.
 
     Where the samples do not divide evenly, copies of the last sample with weight 0 are added, and
@@ -132,7 +134,9 @@ class Layout:
         """The layout of an engine's states. Its axes of samples are those that grow when every term
         has a sample more.
 
-        method: the engine. seeds: the number of seeds. mesh: the devices.
+        Parameters
+        ----------
+        method : the engine. seeds: the number of seeds. mesh: the devices.
         """
         keys = jax.eval_shape(jax.vmap(jax.random.key), np.arange(seeds))
 

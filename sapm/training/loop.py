@@ -44,12 +44,14 @@ NEVER = 10**9  # iterations
 class Rules:
     """When losses are recorded, and when seeds and runs end.
 
-    iterations: steps in all.
-    seconds: time in all; None: no limit.
-    record_every: steps between two records; None: see `next_record`.
-    stall, patience: a seed has stalled when its lowest loss fell by less than the fraction `stall`
+    Parameters
+    ----------
+    iterations : steps in all.
+    seconds : time in all; None: no limit.
+    record_every : steps between two records; None: see `next_record`.
+    stall, patience : a seed has stalled when its lowest loss fell by less than the fraction `stall`
         in the last `patience` iterations.
-    rungs: {iteration: number of seeds that go on from there}, see `sapm.training.seeds.rungs`.
+    rungs : {iteration: number of seeds that go on from there}, see `sapm.training.seeds.rungs`.
     """
 
     iterations: int
@@ -71,10 +73,12 @@ class Rules:
 class Start:
     """A run before its first step.
 
-    engine: the method for this problem.
-    seeds: the seed numbers.
-    states: the states they start from, a tree of arrays with a leading axis of seeds.
-    advice, attempt: see `Run`.
+    Parameters
+    ----------
+    engine : the method for this problem.
+    seeds : the seed numbers.
+    states : the states they start from, a tree of arrays with a leading axis of seeds.
+    advice, attempt : see `Run`.
     """
 
     engine: Engine
@@ -88,10 +92,12 @@ class Start:
 class Step:
     """What an advance of the stepper gives.
 
-    groups: the states of all seeds.
-    current: (quantities, seeds) the losses and diagnostics there.
-    iterations: (seeds,) steps that each seed has taken since the start of the run.
-    faults: {index of a seed: why it broke}; its state is the last finite one.
+    Parameters
+    ----------
+    groups : the states of all seeds.
+    current : (quantities, seeds) the losses and diagnostics there.
+    iterations : (seeds,) steps that each seed has taken since the start of the run.
+    faults : {index of a seed: why it broke}; its state is the last finite one.
     """
 
     groups: Groups
@@ -154,7 +160,9 @@ class Sampler(Protocol):
 class Fixed:
     """The sampler that never changes the points: the last network stands for a seed.
 
-    samples, engine: the points, and the engine for them (for those who ask the sampler).
+    Parameters
+    ----------
+    samples, engine : the points, and the engine for them (for those who ask the sampler).
     """
 
     samples: Any = None
@@ -209,10 +217,12 @@ def keys_of(seeds: Sequence[int], key: int):
 def begun(engine: Engine, seeds: Sequence[int], key: int, states: Any = None) -> Start:
     """A run before its first step.
 
-    engine: the method for this problem.
-    seeds: the seed numbers.
-    key: seed s draws from fold_in(key, s).
-    states: the states to start from, a tree of arrays with a row for each seed; None: random ones.
+    Parameters
+    ----------
+    engine : the method for this problem.
+    seeds : the seed numbers.
+    key : seed s draws from fold_in(key, s).
+    states : the states to start from, a tree of arrays with a row for each seed; None: random ones.
     """
     if not len(seeds):
         raise ValueError("seeds is empty; give a number of seeds (at least 1) or the seed numbers.")
@@ -312,10 +322,12 @@ def find_fault(engine: SteppingEngine, state, done: int, steps: int) -> tuple[An
 class Chunks:
     """The stepper for data in memory: compiled chunks of as many steps as fit into the time.
 
-    engine: the method for this problem.
-    seeds: how many.
-    validation: a term of data held out, or None.
-    mesh: the devices that share the seeds and the samples, or None.
+    Parameters
+    ----------
+    engine : the method for this problem.
+    seeds : how many.
+    validation : a term of data held out, or None.
+    mesh : the devices that share the seeds and the samples, or None.
     """
 
     def __init__(
@@ -681,14 +693,16 @@ def loop(
 ) -> Run:
     """Train all seeds until they end or a budget does.
 
-    begin: the start of a run, or a run to continue: then the numbers are those of a run that was
+    Parameters
+    ----------
+    begin : the start of a run, or a run to continue: then the numbers are those of a run that was
         never cut, bit for bit.
-    rules: when losses are recorded and what ends the run.
-    stepping: gives the stepper for an engine.
-    observers: see every `Progress`; the run ends where one of them returns True.
-    sampler: changes the points; None: they are fixed.
-    interrupted: whether Ctrl-C was pressed, see `sapm.scopes`.
-    spent: seconds that have gone by and count.
+    rules : when losses are recorded and what ends the run.
+    stepping : gives the stepper for an engine.
+    observers : see every `Progress`; the run ends where one of them returns True.
+    sampler : changes the points; None: they are fixed.
+    interrupted : whether Ctrl-C was pressed, see `sapm.scopes`.
+    spent : seconds that have gone by and count.
     """
     course = _Course(begin, rules, stepping, observers, sampler or Fixed(), interrupted, spent)
     return unless_interrupted(course.train, course.cut)
@@ -830,12 +844,14 @@ def train(
 ) -> Run:
     """A run of an engine alone, with data in memory and fixed points.
 
-    iterations: steps of every seed.
-    seeds, key: how many seeds or which; seed s draws from fold_in(key, s).
-    initial: states to start from, in place of those drawn.
-    validation: a term of data held out.
-    mesh: the devices that share the seeds and the samples.
-    rules: fields of `Rules`.
+    Parameters
+    ----------
+    iterations : steps of every seed.
+    seeds, key : how many seeds or which; seed s draws from fold_in(key, s).
+    initial : states to start from, in place of those drawn.
+    validation : a term of data held out.
+    mesh : the devices that share the seeds and the samples.
+    rules : fields of `Rules`.
     """
     numbers = tuple(int(s) for s in (range(seeds) if isinstance(seeds, int) else seeds))
     budget = Rules(iterations, **rules)

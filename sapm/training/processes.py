@@ -182,10 +182,12 @@ def _watched(children: list[subprocess.Popen], logs: list) -> tuple[int, str]:
 class _Watch:
     """The state of processes that run side by side.
 
-    - `until`: when those that still run are stopped.
-    - `over`: whether nothing is left to wait for.
-    - `failed`: the number of the first process that failed, or None.
-    - `killed`: a sentence if a process was killed from outside, or None.
+    Parameters
+    ----------
+    until : when those that still run are stopped.
+    over : whether nothing is left to wait for.
+    failed : the number of the first process that failed, or None.
+    killed : a sentence if a process was killed from outside, or None.
     """
 
     def __init__(self, children: list[subprocess.Popen]):

@@ -81,14 +81,16 @@ def ranking(status: Sequence[Status], value: np.ndarray) -> np.ndarray:
 class SamplerState:
     """How far the drawing of collocation points has come.
 
-    visited: the iteration at which the residual was last measured at fresh points.
-    redrawn: whether the collocation points differ from those the run began with.
-    residuals: the mean residual of the best seed at fresh points, one for every visit.
-    lowest: for every seed the smallest residual at fresh points; inf where unknown, () for all.
-    at_end: the same of the networks that the run ended with.
-    share: the share of the time interval that is trained on.
-    share_since: the iteration since which it is that share.
-    over: whether the run has ended because the residual at fresh points no longer falls.
+    Parameters
+    ----------
+    visited : the iteration at which the residual was last measured at fresh points.
+    redrawn : whether the collocation points differ from those the run began with.
+    residuals : the mean residual of the best seed at fresh points, one for every visit.
+    lowest : for every seed the smallest residual at fresh points; inf where unknown, () for all.
+    at_end : the same of the networks that the run ended with.
+    share : the share of the time interval that is trained on.
+    share_since : the iteration since which it is that share.
+    over : whether the run has ended because the residual at fresh points no longer falls.
     """
 
     visited: int = 0
@@ -152,23 +154,25 @@ def where_known(values: np.ndarray) -> tuple[float, ...]:
 class Run:
     """What the loop gives.
 
-    method: the engine of the last step.
-    seeds: the seed numbers.
-    states: the state of every seed, a tree of arrays with a leading axis of seeds. A seed that
+    Parameters
+    ----------
+    method : the engine of the last step.
+    seeds : the seed numbers.
+    states : the state of every seed, a tree of arrays with a leading axis of seeds. A seed that
         failed keeps its last finite state.
-    history: arrays (seeds, records): iteration, seconds, loss, mean_squared_loss, bound_ratio (the
+    history : arrays (seeds, records): iteration, seconds, loss, mean_squared_loss, bound_ratio (the
         true loss over bound × loss: at most 1 where a theorem binds them, NaN where none does),
         validation_loss where there are validation data, and the diagnostics of the method.
-    status, reason: why each seed stopped; the reason is a sentence.
-    chosen: (seeds,) the record that the result of a seed stands for: the last one; with validation
+    status, reason : why each seed stopped; the reason is a sentence.
+    chosen : (seeds,) the record that the result of a seed stands for: the last one; with validation
         data the one with the smallest loss on them; where points are redrawn, the one with the
         smallest residual at fresh points.
-    kept: the states of those records; None where they are `states`.
-    cut: a sentence if the run was interrupted, even after all seeds had stopped.
-    scores: (seeds,) what the seeds are ranked by where their losses are of different points.
-    sampler: how far the drawing of points has come.
-    advice: what the user is told of the problem, the settings and the outcome.
-    attempt: 1, or 2 where a first attempt found no solution and another one replaces it.
+    kept : the states of those records; None where they are `states`.
+    cut : a sentence if the run was interrupted, even after all seeds had stopped.
+    scores : (seeds,) what the seeds are ranked by where their losses are of different points.
+    sampler : how far the drawing of points has come.
+    advice : what the user is told of the problem, the settings and the outcome.
+    attempt : 1, or 2 where a first attempt found no solution and another one replaces it.
     """
 
     method: Engine
@@ -284,12 +288,14 @@ class Run:
 class Progress:
     """Where a run stands between two compiled chunks: what observers and `on_record` get.
 
-    iteration, seconds: steps and time since the start.
-    loss, mean_squared_loss: (seeds,) the loss that is minimised, and the true loss.
-    bound_ratio: (seeds,) true loss / (bound × loss), at most 1 where a theorem holds; else NaN.
-    recorded: whether these numbers became a record of the history.
-    run: gives the `Run` so far.
-    result: gives the `Result` so far (without a driver: the run).
+    Parameters
+    ----------
+    iteration, seconds : steps and time since the start.
+    loss, mean_squared_loss : (seeds,) the loss that is minimised, and the true loss.
+    bound_ratio : (seeds,) true loss / (bound × loss), at most 1 where a theorem holds; else NaN.
+    recorded : whether these numbers became a record of the history.
+    run : gives the `Run` so far.
+    result : gives the `Result` so far (without a driver: the run).
     """
 
     iteration: int

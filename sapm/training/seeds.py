@@ -38,10 +38,12 @@ SEEDS_FOR_A_RATE = 10  # from so many seeds on the summary shows the rate of suc
 class Room:
     """The groups that n seeds need: `Room(…)(n)` is (number of groups, size of each).
 
-    seeds: the number of seeds at first.
-    batch: the size of a group; ⌈n/batch⌉ groups hold n seeds.
-    halving: whether one group holds all seeds instead. Its size is then ⌈seeds/2^j⌉ for the largest
-        j with ⌈seeds/2^j⌉ ≥ n.
+    Parameters
+    ----------
+    seeds : the number of seeds at first.
+    batch : the size of a group; ⌈n/batch⌉ groups hold n seeds.
+    halving : whether one group holds all seeds instead. Its size is then ⌈seeds/2^j⌉ for the
+        largest j with ⌈seeds/2^j⌉ ≥ n.
 
     In both cases there are few different sizes, so that few programs are compiled.
     """
@@ -60,9 +62,11 @@ def room(seeds: int, seed_bytes: int, divided: bool = False) -> Room:
     """The groups for a number of seeds: on a CPU groups of equal size that fit into the cache, on
     other devices one group that is halved.
 
-    seeds: the number of seeds.
-    seed_bytes: bytes of one layer of one seed.
-    divided: whether the seeds are divided among devices; they then stay in one group.
+    Parameters
+    ----------
+    seeds : the number of seeds.
+    seed_bytes : bytes of one layer of one seed.
+    divided : whether the seeds are divided among devices; they then stay in one group.
     """
     if divided:
         return Room(seeds, seeds, False)
@@ -77,8 +81,10 @@ def seated(stopped: np.ndarray, room: Room) -> np.ndarray:
     run need fewer or smaller groups, the others leave. The result follows from `stopped` alone, so
     that a continued run has the same groups.
 
-    stopped: (seeds,) the iteration in which a seed stopped; inf while it runs.
-    room: the groups that a number of seeds needs.
+    Parameters
+    ----------
+    stopped : (seeds,) the iteration in which a seed stopped; inf while it runs.
+    room : the groups that a number of seeds needs.
     """
     seats = np.arange(len(stopped))
     for at in np.unique(stopped[np.isfinite(stopped)]):
@@ -92,9 +98,11 @@ def seated(stopped: np.ndarray, room: Room) -> np.ndarray:
 class Group:
     """Seeds that run side by side in one compiled program.
 
-    seeds: (s,) the indices of the seeds.
-    states: their states, a tree of arrays with s rows or more; further rows are padding.
-    kept: with validation data, the states with the smallest loss on them so far; else None.
+    Parameters
+    ----------
+    seeds : (s,) the indices of the seeds.
+    states : their states, a tree of arrays with s rows or more; further rows are padding.
+    kept : with validation data, the states with the smallest loss on them so far; else None.
     """
 
     seeds: np.ndarray
@@ -115,9 +123,11 @@ class Group:
 class Groups:
     """The states of all seeds.
 
-    running: the groups that are computed.
-    parked: seeds that have stopped, and that no group has a place for.
-    layout: how the states are divided among devices; None for one device.
+    Parameters
+    ----------
+    running : the groups that are computed.
+    parked : seeds that have stopped, and that no group has a place for.
+    layout : how the states are divided among devices; None for one device.
     """
 
     running: tuple[Group, ...]
@@ -162,8 +172,10 @@ class Groups:
     def split(self, seats: np.ndarray, room: Room) -> Groups:
         """The same with the seeds `seats` in as few groups as possible, and the others parked.
 
-        seats: (s,) the indices of the seeds that need a place.
-        room: the groups that a number of seeds needs.
+        Parameters
+        ----------
+        seats : (s,) the indices of the seeds that need a place.
+        room : the groups that a number of seeds needs.
         """
         count, size = room(len(seats))
         if (len(self.running), self.seats, self.running[0].size) == (count, len(seats), size):
@@ -199,7 +211,9 @@ class Groups:
     def keep(self, better: np.ndarray) -> Groups:
         """The same, where the current state of some seeds becomes the one that is kept.
 
-        better: (all seeds,) whether that of a seed does.
+        Parameters
+        ----------
+        better : (all seeds,) whether that of a seed does.
         """
         running = (
             replace(g, kept=_pick(g.mask(better), g.states, g.kept, self.layout))
@@ -213,9 +227,11 @@ def measured(method: Engine, states, validation: Term | None) -> tuple:
     """(quantities, seeds): the loss that is minimised, the true loss, the loss on validation data
     (if any), and the diagnostics of the method by their names.
 
-    method: the engine.
-    states: a tree of arrays with a row for each seed.
-    validation: a term of data held out, or None.
+    Parameters
+    ----------
+    method : the engine.
+    states : a tree of arrays with a row for each seed.
+    validation : a term of data held out, or None.
     """
 
     def of_seed(state):
@@ -262,10 +278,12 @@ def stepped(
     """The groups after `steps` steps of the seeds that are on, and what is `measured` of them. The
     other seeds stay as they are. A group in which no seed is on is not computed.
 
-    method: the engine.
-    validation: a term of data held out, or None.
-    on: (all seeds,) whether a seed takes the steps.
-    current: (quantities, all seeds) what was measured before.
+    Parameters
+    ----------
+    method : the engine.
+    validation : a term of data held out, or None.
+    on : (all seeds,) whether a seed takes the steps.
+    current : (quantities, all seeds) what was measured before.
     """
     layout = groups.layout
     calls = [
@@ -317,9 +335,11 @@ def rungs(seeds: int, survivors: int | None, iterations: int) -> dict[int, int]:
 class Success:
     """How many seeds succeeded: `count` of `of`. `str` of it is a sentence.
 
-    rate, low, high: count / of, and its 95 % Wilson interval.
-    rule: what success means, in words.
-    dropped: how many seeds successive halving dropped; they count as failed.
+    Parameters
+    ----------
+    rate, low, high : count / of, and its 95 % Wilson interval.
+    rule : what success means, in words.
+    dropped : how many seeds successive halving dropped; they count as failed.
     """
 
     rate: float
@@ -347,8 +367,10 @@ def success(run: Run, below: float | None = None) -> Success:
     paper's rule), or whose final true loss is below a given number. Seeds that were dropped or
     became non-finite have not.
 
-    run: the run with all its seeds.
-    below: the limit of the true loss; None is the paper's rule.
+    Parameters
+    ----------
+    run : the run with all its seeds.
+    below : the limit of the true loss; None is the paper's rule.
     """
     from scipy.stats import binomtest
 

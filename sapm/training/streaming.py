@@ -63,9 +63,11 @@ class Source:
     """The samples of a problem in the units of training, in chunks of equal length. The last chunk
     is filled up with samples of weight 0.
 
-    - `problem`: the data, n samples.
-    - `scaling`: the units of training.
-    - `chunk`: the number of samples in a chunk.
+    Parameters
+    ----------
+    problem : the data, n samples.
+    scaling : the units of training.
+    chunk : the number of samples in a chunk.
     """
 
     problem: Regression
@@ -194,7 +196,9 @@ class Files:
     def spare(self, l: int, used: set[int]) -> int:
         """The number of a file that a_l may be written to; a new file if there is none.
 
-        used: the numbers of the files that hold the current state.
+        Parameters
+        ----------
+        used : the numbers of the files that hold the current state.
         """
         for number, (row, _) in self._sizes.items():
             if row == self._row(l) and number not in used | self._held:
@@ -268,7 +272,9 @@ def _add(x, y):
 def over_chunks(work: Callable[[int], Any], chunks: int) -> Any:
     """Σ_c work(c), where some chunks are computed at once and added in their order.
 
-    work: gives the tree of arrays that chunk c adds to the sum.
+    Parameters
+    ----------
+    work : gives the tree of arrays that chunk c adds to the sum.
     """
     total = None
     pool = ThreadPoolExecutor(WORKERS)
@@ -290,9 +296,11 @@ def over_chunks(work: Callable[[int], Any], chunks: int) -> Any:
 class Passes:
     """The passes over all chunks that a sweep is made of.
 
-    - `method`: the engine of the sweeps.
-    - `source`: the samples.
-    - `files`: the auxiliary variables.
+    Parameters
+    ----------
+    method : the engine of the sweeps.
+    source : the samples.
+    files : the auxiliary variables.
     """
 
     method: StreamedEngine
@@ -309,8 +317,10 @@ class Passes:
     def begin(self, keys, given: Sequence[np.ndarray] | None = None) -> Swept:
         """The states before the first pass.
 
-        keys: (seeds,) the random keys that the networks are drawn from.
-        given: a_1, …, a_{L-1}, each (seeds, n, m_l); None: drawn by the rule of the method.
+        Parameters
+        ----------
+        keys : (seeds,) the random keys that the networks are drawn from.
+        given : a_1, …, a_{L-1}, each (seeds, n, m_l); None: drawn by the rule of the method.
         """
         method = self.method
         source = self.source
@@ -402,8 +412,10 @@ class PassStepper:
     """The stepper of `sapm.training.loop` for data on disk. An advance is one pass over the
     samples; a step is complete after its last pass.
 
-    passes: the method with its samples and files.
-    validation: a term of data held out, or None.
+    Parameters
+    ----------
+    passes : the method with its samples and files.
+    validation : a term of data held out, or None.
     """
 
     one_group = True
@@ -454,7 +466,9 @@ class PassStepper:
 def _unchanged(old: Swept, new: Swept, still: np.ndarray) -> Swept:
     """The new states, in which the seeds that are `still` keep their old network and losses.
 
-    still: (seeds,) whether a seed has stopped.
+    Parameters
+    ----------
+    still : (seeds,) whether a seed has stopped.
     """
 
     def pick(x, y):

@@ -186,7 +186,7 @@ def test_own_problem_and_several_models(tmp_path):
         (tmp_path / "none.py:problem", "does not exist"),
         (tmp_path / "mine.py", "names no problem in it; it has problem"),
         (f"{tmp_path / 'mine.py'}:problm", "has no 'problm'; it has "),
-        (f"{tmp_path / 'mine.py'}:number", "is a int; it must be"),
+        (f"{tmp_path / 'mine.py'}:number", "got a int, expected a sapm.PDE"),
         (f"{tmp_path / 'mine.py'}:fails", "could not be run: KeyError: 'key'"),
         (f"{tmp_path / 'mine.py'}:leaves", "could not be run: SystemExit: no problem today"),
     ):
@@ -228,7 +228,7 @@ def test_the_papers_budgets(monkeypatch):
     [
         (["run", "transprt_1d"], "Did you mean 'transport_1d'"),
         (["run", "transport_1d", "--models", "spam"], "Did you mean 'sapm'"),
-        (["run", "transport_1d", "--seeds", "ten"], "is not a number; give how many"),
+        (["run", "transport_1d", "--seeds", "ten"], "got 'ten', expected a number of seeds"),
         (["run", "transport_1d", "--set", "actvation=sin"], "Did you mean 'activation'"),
         (
             ["run", "transport_1d", "--set", "method=alternating", "--set", "options.jont=true"],
@@ -253,7 +253,7 @@ def test_the_papers_budgets(monkeypatch):
             ["reproduce", "transport_1d", "--sizes", "7,7"],
             "is not in the paper; there are transport_1d: 6,10",
         ),
-        (["reproduce", "transport_1d", "--sizes", "7"], "is not a pair; write depth,width"),
+        (["reproduce", "transport_1d", "--sizes", "7"], "got '7', expected depth,width"),
     ],
 )
 def test_refusals(arguments, sentence, tmp_path, monkeypatch):

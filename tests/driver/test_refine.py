@@ -144,7 +144,7 @@ def test_equinox_activations_and_scan():
     ):
         given = mlp(f, depth=4, scan=True)
         form = imports.form_of(given)
-        weights = imports.checked(form.pairs(given))
+        weights = imports.checked_weights(form.pairs(given))
         assert len(weights) == 5 and form.sigma(given, weights, None).name == name
         back = form.put(given, [(2 * W, b + 1) for W, b in weights])
         for old, new in zip(given.layers, back.layers, strict=True):
@@ -358,7 +358,7 @@ def test_torch_activations_and_refusals():
 
     def sigma(module, given=None):
         form = imports.form_of(module)
-        return form.sigma(module, imports.checked(form.pairs(module)), given)
+        return form.sigma(module, imports.checked_weights(form.pairs(module)), given)
 
     known = {
         "tanh": nn.Tanh,

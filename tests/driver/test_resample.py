@@ -9,7 +9,14 @@ import pytest
 
 import sapm
 from sapm.driver import points
-from sapm.driver.points import RESTING_VISITS, Lowest, at_held, at_last, harder, no_longer_falls
+from sapm.driver.points import (
+    RESTING_VISITS,
+    Lowest,
+    no_longer_falls,
+    redrawn_points,
+    residuals_at_test_points,
+    with_last_states,
+)
 from sapm.numerics.activations import tanh
 from sapm.results.result import best_of
 from sapm.training.run import Run, SamplerState, Status
@@ -57,7 +64,10 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     with pytest.warns(UserWarning, match="so they stay as they are") as told:
         blind = sapm.resume(tmp_path / "run", max_iter=26, progress=False)
     assert told[0].filename == __file__
-    sizes = [at_held(result.run, blind.samples, result.plan)[0] for result in (blind, resumed)]
+    sizes = [
+        residuals_at_test_points(result.run, blind.samples, result.plan)[0]
+        for result in (blind, resumed)
+    ]
     assert (
         blind.history["iteration"].max() == 26 and sizes[0] <= sizes[1]
     )  # by what the file has, not a worse one
@@ -97,9 +107,9 @@ def test_ctrl_c_at_the_last_look(monkeypatch):
         looks.append(given)
         if len(looks) == 3:
             raise KeyboardInterrupt
-        return harder(*given)
+        return redrawn_points(*given)
 
-    monkeypatch.setattr(points, "harder", look)
+    monkeypatch.setattr(points, "redrawn_points", look)
     cut = sapm.solve(problem, **settings, max_iter=5)
     assert (
         len(looks) == 3
@@ -142,21 +152,23 @@ def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
     the last.
     """
     state = SamplerState()
-    lowest = Lowest.none(2).seen(recorded(2), np.array([0.5, np.inf]))
+    lowest = Lowest.none(2).updated(recorded(2), np.array([0.5, np.inf]))
     assert (
-        Lowest.none(2).kept_by(recorded(2), state).kept is None
-        and lowest.kept_by(recorded(2), state).explanation(0) == "over."
+        Lowest.none(2).applied_to(recorded(2), state).kept is None
+        and lowest.applied_to(recorded(2), state).explanation(0) == "over."
     )
     renewed = replace(
         recorded(2), states=-recorded(2).states
     )  # made ready for other points: it was looked at before that
-    assert lowest.kept_by(renewed, state).kept.tolist() == [[2], [-20]] and lowest.kept_by(
+    assert lowest.applied_to(renewed, state).kept.tolist() == [[2], [-20]] and lowest.applied_to(
         renewed, state
     ).chosen.tolist() == [1, 1]
-    assert lowest.kept_by(recorded(2), state).sampler.lowest == (0.5, np.inf)
-    assert equal(Lowest.before(lowest.kept_by(recorded(2), state), 2), lowest)
-    lowest = lowest.seen(recorded(3), np.array([0.1, 0.4])).seen(recorded(4), np.array([0.3, 0.2]))
-    kept = lowest.kept_by(recorded(5), state)
+    assert lowest.applied_to(recorded(2), state).sampler.lowest == (0.5, np.inf)
+    assert equal(Lowest.before(lowest.applied_to(recorded(2), state), 2), lowest)
+    lowest = lowest.updated(recorded(3), np.array([0.1, 0.4])).updated(
+        recorded(4), np.array([0.3, 0.2])
+    )
+    kept = lowest.applied_to(recorded(5), state)
     assert (kept.kept.tolist(), kept.chosen.tolist(), kept.states.tolist()) == (
         [[3], [40]],
         [2, 3],
@@ -167,11 +179,11 @@ def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
         == "over. Kept is the network of iteration 30, which has the smallest residual at fresh points."
     )
     assert kept.explanation(1).startswith("over. Kept is the network of iteration 45, ")
-    assert equal(Lowest.before(kept, 2), lowest) and lowest.kept_by(
-        at_last(kept), state
+    assert equal(Lowest.before(kept, 2), lowest) and lowest.applied_to(
+        with_last_states(kept), state
     ).explanation(0) == kept.explanation(0)
-    assert at_last(kept).kept is None and at_last(kept).chosen.tolist() == [4, 4]
-    mixed = lowest.seen(recorded(5), np.array([1.0, 0.1])).kept_by(
+    assert with_last_states(kept).kept is None and with_last_states(kept).chosen.tolist() == [4, 4]
+    mixed = lowest.updated(recorded(5), np.array([1.0, 0.1])).applied_to(
         recorded(5), state
     )  # one stands for its end, the other does not
     assert (mixed.kept.tolist(), mixed.chosen.tolist()) == ([[3], [50]], [2, 4])
@@ -190,10 +202,10 @@ def test_more_points_where_networks_pass_between_them():
     weights = [(np.zeros((3, 1)), np.zeros(3)), (np.zeros((1, 3)), np.zeros(1))]
     wave = np.arange(1, 7) * np.pi / 40  # where the source is 0, so is the residual of u = 0
     exact, off = (problem.samples(wave[:, None] + shift, 2, 0) for shift in (0, 0.008))
-    far, (size,) = harder(problem, exact, [weights], tanh, 1)
+    far, (size,) = redrawn_points(problem, exact, [weights], tanh, 1)
     assert len(far) == 12 and 20 < size < 40
-    assert len(harder(problem, exact, [weights], tanh, 1, may_grow=False)[0]) == 6
-    assert len(harder(problem, off, [weights], tanh, 1)[0]) == 6
+    assert len(redrawn_points(problem, exact, [weights], tanh, 1, may_grow=False)[0]) == 6
+    assert len(redrawn_points(problem, off, [weights], tanh, 1)[0]) == 6
 
 
 def string():
@@ -216,7 +228,7 @@ def test_nothing_is_kept_where_nothing_could_be_compared(tmp_path, monkeypatch):
     """Residuals that are not finite at fresh points: cut and continued, the last network stands for
     the run.
     """
-    monkeypatch.setattr(points, "harder", lambda *given: (None, [np.inf]))
+    monkeypatch.setattr(points, "redrawn_points", lambda *given: (None, [np.inf]))
     whole = sapm.solve(string(), **EVERY_2, max_iter=6)
     sapm.solve(string(), **EVERY_2, max_iter=4, out=tmp_path / "run")
     cut = sapm.resume(tmp_path / "run", max_iter=6, problem=string(), progress=False)
@@ -224,15 +236,15 @@ def test_nothing_is_kept_where_nothing_could_be_compared(tmp_path, monkeypatch):
 
 
 def test_a_seed_that_was_lost_stands_for_nothing():
-    lowest = Lowest.none(2).seen(recorded(2), np.array([0.5, 0.4]))
+    lowest = Lowest.none(2).updated(recorded(2), np.array([0.5, 0.4]))
     state = SamplerState()
-    left = lowest.unless_lost(recorded(3, "running", "dropped"))
+    left = lowest.without_lost(recorded(3, "running", "dropped"))
     assert left.size.tolist() == [0.5, np.inf] and left.record.tolist() == [1, -1]
-    assert left.kept_by(recorded(3, "running", "dropped"), state).chosen.tolist() == [1, 2]
-    assert equal(lowest.unless_lost(recorded(3, "running", "running")), lowest)
-    assert lowest.unless_lost(recorded(3, "dropped", "non-finite")).states is None
+    assert left.applied_to(recorded(3, "running", "dropped"), state).chosen.tolist() == [1, 2]
+    assert equal(lowest.without_lost(recorded(3, "running", "running")), lowest)
+    assert lowest.without_lost(recorded(3, "dropped", "non-finite")).states is None
     known = SamplerState(lowest=(0.5, 0.4))
-    assert Lowest.none(2).kept_by(recorded(2), known).sampler.lowest == ()
+    assert Lowest.none(2).applied_to(recorded(2), known).sampler.lowest == ()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import sapm
 from sapm.driver import points
 from sapm.driver import solve as driver
-from sapm.driver.points import early
+from sapm.driver.points import early_points
 from sapm.driver.settings import plan as planned
 from sapm.driver.solve import IN_SECOND, _failed
 
@@ -114,10 +114,10 @@ def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
 def test_points_of_a_stage():
     problem = growth()
     samples = problem.samples(50, 4, 40)
-    x = early(problem, samples, 0.25)
+    x = early_points(problem, samples, 0.25)
     assert x.shape == (50, 1) and x.max() <= 2.5 and len(np.unique(x)) == 50
     assert not set(x.ravel()) & set(samples.test["x"].ravel())
-    whole = early(problem, samples, 1.0)
+    whole = early_points(problem, samples, 1.0)
     assert whole.max() > 9 and not set(whole.ravel()) & set(samples.test["x"].ravel())
 
 
@@ -127,7 +127,7 @@ def test_a_shape_with_nothing_at_its_beginning(monkeypatch):
     disc = sapm.Ball(2, 1.0, (1.0, 0.0), names=("t", "x"))
     with pytest.warns(UserWarning, match="no condition says what u is at the lower end of t"):
         problem = sapm.PDE(disc, lambda p, u: u.t + u.value * u.x, [sapm.Dirichlet(0.0)])
-    assert len(early(problem, problem.samples(200, 10, 0), 1e-6)) == 200
+    assert len(early_points(problem, problem.samples(200, 10, 0), 1e-6)) == 200
 
 
 def test_where_there_is_a_second_attempt(monkeypatch):
@@ -139,7 +139,7 @@ def test_where_there_is_a_second_attempt(monkeypatch):
     def plan(problem, **more):
         return planned(problem, **more)
 
-    assert growth().evolves and plan(growth()).retry
+    assert growth().supports_stages and plan(growth()).retry
     for more in (
         {"max_iter": 100},
         {"options": {"resample": 0}},
@@ -152,7 +152,7 @@ def test_where_there_is_a_second_attempt(monkeypatch):
     known = sapm.PDE(
         sapm.Box(t=(0, 1)), lambda p, u: u.t + p.k * u.value**2, seen, parameters={"k": 1.0}
     )
-    assert not linear.evolves and not known.evolves
+    assert not linear.supports_stages and not known.supports_stages
     for problem in (linear, known):
         with pytest.raises(
             ValueError,

@@ -105,7 +105,7 @@ def test_what_was_observed_counts_as_samples():
         assert (
             problem.counts(boundary)
             == counts
-            == [len(problem.boundary(c, 10)) for c in problem.soft]
+            == [len(problem.boundary(c, 10)) for c in problem.soft_conditions]
         )
         size = {"points": 200, "boundary_points": boundary}
         assert f"; {200 + sum(counts)} samples," in plan(problem, **size).why

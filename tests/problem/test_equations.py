@@ -13,8 +13,8 @@ from sapm.catalogue import CATALOGUE
 from sapm.driver.settings import plan
 from sapm.methods.choose import automatic
 from sapm.numerics.activations import ACTIVATIONS
-from sapm.problem.characteristics import reference
-from sapm.problem.samples import describe, from_arrays, nonlinear, to_arrays
+from sapm.problem.characteristics import solve_by_characteristics
+from sapm.problem.samples import describe, from_arrays, nonlinear_terms, to_arrays
 from sapm.results.estimates import FollowCharacteristics
 from sapm.results.result import best_of
 
@@ -259,7 +259,9 @@ def test_characteristics_with_a_reaction():
 
     problem = transport(residual=residual)
     x = problem.domain.points(10, 30)
-    assert np.allclose(reference(problem, x), np.exp(x[:, 0]) * np.sin(x[:, 1]), atol=1e-8)
+    assert np.allclose(
+        solve_by_characteristics(problem, x), np.exp(x[:, 0]) * np.sin(x[:, 1]), atol=1e-8
+    )
     result = sapm.solve(problem, **TINY, max_iter=1)
     assert result.reference_error(10) > 0
     with pytest.raises(ValueError, match=r"and the residual contains u.xx; see error_estimate"):
@@ -308,13 +310,13 @@ def test_nonlinear_terms_of_first_order_are_stored_whole():
     arrays = to_arrays(samples)
     back = from_arrays(describe(samples), arrays, problem.functions)
     assert (
-        nonlinear(arrays)
+        nonlinear_terms(arrays)
         and back.terms[0].operator.function is problem.equation.function
         and not back.terms[1].nonlinear
     )
     assert (
         all(np.array_equal(a, arrays[name]) for name, a in to_arrays(back).items())
-        and back.held.channels == 1
+        and back.test_equation.channels == 1
     )
 
 

@@ -15,7 +15,7 @@ import sapm
 from sapm.driver.settings import doubts, plan
 from sapm.numerics.activations import tanh
 from sapm.problem import characteristics
-from sapm.problem.characteristics import reference
+from sapm.problem.characteristics import solve_by_characteristics
 
 
 def test_paper_points():
@@ -49,7 +49,7 @@ def test_equation_is_read_off_exactly():
     """c and f to the last bit, whatever way the residual is written."""
     pde = transport()
     x = pde.domain.points(50, 1)
-    c, f = pde.equation.form(x)
+    c, f = pde.equation.first_order_form(x)
     t, x1 = x.T
     assert np.array_equal(c, np.c_[np.ones(50), -(t + x1 + 1.5)])
     assert np.allclose(
@@ -61,7 +61,7 @@ def test_equation_is_read_off_exactly():
         return u.t + speed * u.d("x") - np.sin(p.x)
 
     other = transport(residual=branching, exact=None)
-    c, f = other.equation.form(x)
+    c, f = other.equation.first_order_form(x)
     assert np.array_equal(c[:, 1], np.where(x1 > 0, 2.0, 1.0)) and np.allclose(
         f, np.sin(x1), rtol=1e-15
     )
@@ -79,7 +79,7 @@ def test_any_linear_residual(numbers):
         ("t", "x"),
         np.array([[0.3, 0.2]]),
     )
-    c, f = pde.form(np.array([[0.7, 0.5]]))
+    c, f = pde.first_order_form(np.array([[0.7, 0.5]]))
     assert np.allclose(c, [[-2 * q, a * 0.5 + b + 1]], rtol=1e-13, atol=1e-13) and np.allclose(
         f, [b], atol=1e-15
     )
@@ -130,7 +130,10 @@ def test_reference_equals_exact(make):
     """One ODE along each characteristic gives the solution without `exact`."""
     pde = make()
     samples = pde.samples(20, 10, 40)
-    assert np.max(np.abs(reference(pde, samples.test["x"]) - samples.test["y"][:, 0])) < 1e-8
+    assert (
+        np.max(np.abs(solve_by_characteristics(pde, samples.test["x"]) - samples.test["y"][:, 0]))
+        < 1e-8
+    )
 
 
 def test_ill_posed_is_said():
@@ -142,7 +145,7 @@ def test_ill_posed_is_said():
         pde = sapm.PDE(
             sapm.Box(t=(0, 1), x=(-1, 1)), lambda p, u: u.t + u.x, [sapm.Initial(lambda p: p.x)]
         )
-    assert np.isnan(reference(pde, np.array([[0.9, -0.8]]))).all()
+    assert np.isnan(solve_by_characteristics(pde, np.array([[0.9, -0.8]]))).all()
     steady = sapm.PDE(sapm.Ball(2), lambda p, u: u.x1 + 0.5 * u.x2, [sapm.Inflow(lambda p: p.x1)])
     assert steady.ill_posed == "" and len(steady.samples(20, 10, 5).terms[1].y) == 10
 
@@ -204,7 +207,7 @@ def test_boundaries_of_one_dimension_and_corners():
         [sapm.Inflow(lambda p: 0.0)],
         lambda p: jnp.sin(p.x),
     )
-    assert np.allclose(reference(ode, np.array([[0.5]])), np.sin(0.5), atol=1e-10)
+    assert np.allclose(solve_by_characteristics(ode, np.array([[0.5]])), np.sin(0.5), atol=1e-10)
     corner = sapm.Dirichlet(wave, faces=["x+"], points=[[0, 1], [0.5, 1], [1, 1]])
     assert len(transport(conditions=[sapm.Initial(wave), corner]).samples(5, 4, 0).terms[1].y) == 5
     with pytest.raises(ValueError, match="a point where characteristics leave"):
@@ -227,7 +230,9 @@ def test_characteristics_in_physical_units():
         ],
     )
     x = pde.domain.points(20, 1)
-    assert np.allclose(reference(pde, x), np.sin(x[:, 1] / L * np.exp(-x[:, 0] / T)), atol=1e-8)
+    assert np.allclose(
+        solve_by_characteristics(pde, x), np.sin(x[:, 1] / L * np.exp(-x[:, 0] / T)), atol=1e-8
+    )
     fast = sapm.PDE(
         sapm.Box(t=(0, 10), x=(-1, 1), y=(-1, 1)),
         lambda p, u: u.t - 60 * p.y * u.x + 60 * p.x * u.y,

@@ -9,7 +9,7 @@ import pytest
 import sapm
 from sapm.catalogue.paper import convection
 from sapm.objective.terms import directional, nonlinear_term, pde_term, second_order_term
-from sapm.problem.samples import Scaling, scaling_of, strength
+from sapm.problem.samples import Scaling, operator_strength, scaling_of
 
 
 def transport(length=1.0, time=1.0, size=1.0, far=0.0):
@@ -128,15 +128,15 @@ def test_the_weight_of_the_boundary_is_the_strength_of_the_operator():
     x = np.zeros((2, 2))
     c = np.array([[1.0, -2.0], [3.0, 0.0]])
     spread = np.array([0.5, 2.0])
-    assert strength(pde_term(x, c, x[:, 0]), spread) == pytest.approx((4 + 1 + 36) / 2)
+    assert operator_strength(pde_term(x, c, x[:, 0]), spread) == pytest.approx((4 + 1 + 36) / 2)
     A = np.array([[[1.0, 2.0], [2.0, 0.0]]] * 2)
-    assert strength(second_order_term(x, A, c, np.ones(2), x[:, 0]), spread) == pytest.approx(
-        (4 + 1 + 36) / 2 + 1 + 16 + 2 * 4
-    )
+    assert operator_strength(
+        second_order_term(x, A, c, np.ones(2), x[:, 0]), spread
+    ) == pytest.approx((4 + 1 + 36) / 2 + 1 + 16 + 2 * 4)
     semilinear = nonlinear_term(x, np.eye(2), ((0, 1),), lambda x, u, d: d[0] - 3 * d[2] + u**2)
-    assert strength(semilinear, spread) == pytest.approx(4 + (3 / 4) ** 2)
+    assert operator_strength(semilinear, spread) == pytest.approx(4 + (3 / 4) ** 2)
     product = nonlinear_term(x, np.eye(2), (), lambda x, u, d: u * d[0])
-    assert strength(product, spread) == pytest.approx(1 + 4)
+    assert operator_strength(product, spread) == pytest.approx(1 + 4)
     result = sapm.solve(
         problem, 3, 4, points=20, boundary_points=8, seeds=1, max_iter=1, progress=False
     )

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import sapm
 from sapm.cli.main import app
 from sapm.problem import samples
-from sapm.problem.samples import check_same
+from sapm.problem.samples import check_same_problem
 from sapm.results import export, files, page, records
 from sapm.results.result import best_of
 
@@ -160,7 +160,9 @@ def test_a_good_file_is_read_whatever_the_rule_for_units_says_now(file, result, 
     those it was made with.
     """
     monkeypatch.setattr(
-        samples, "_suited", lambda given: samples.Scaling(np.full(1, 9.0), np.ones(1), 7.0)
+        samples,
+        "_suitable_scaling",
+        lambda given: samples.Scaling(np.full(1, 9.0), np.ones(1), 7.0),
     )
     assert np.array_equal(sapm.load(file).best([0.0, 0.5]), result.best([0.0, 0.5]))
 
@@ -207,9 +209,9 @@ def test_another_problem_is_noticed(name):
     about = {"points": 20, "boundary_points": 8, "test_points": 5, "mu": 1.0, "options": {}}
     about["problem"], held = type(problem).__name__, problem.samples(20, 8, 5, 1.0)
     arrays = samples.to_arrays(held)
-    check_same(problem, held, about, arrays)
+    check_same_problem(problem, held, about, arrays)
     with pytest.raises(ValueError, match=f"is not the stored one.*{sentence}"):
-        check_same(make(other), held, about, arrays)
+        check_same_problem(make(other), held, about, arrays)
     if name == "roots":
         assert np.isnan(arrays["term0/probe"]).any()
         networks = {

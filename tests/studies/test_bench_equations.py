@@ -119,7 +119,7 @@ for name in sys.argv[1:]:
     task = Task(replace(case, depth=3, width=5, points=40, boundary_points=30, test_points=20))
     stated = Stated(task, dde)
     model, _ = stated.model(0)
-    answer, held, order = stated.answer(model), task.samples.held, list(stated.order)
+    answer, held, order = stated.answer(model), task.samples.test_equation, list(stated.order)
     theirs = np.asarray(held.x.value)[:, order]
     residual = np.abs(held.residual(answer(held.x)) - model.predict(theirs, operator=stated.residual)).max()
     exact = lambda x: np.array([task.problem.exact(Coordinates(stated.names, row)) for row in x])[:, None]

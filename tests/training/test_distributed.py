@@ -178,7 +178,7 @@ WRONG = {
         ["--distributed", "--address", "127.0.0.1:1", "--process", "2", "--processes", "2"],
         "counted from 0 to 1",
     ),
-    "no part": (["--process", "1"], "--address and --process need --distributed"),
+    "no part": (["--process", "1"], "--address and --process describe one of several processes"),
 }
 
 
