@@ -18,7 +18,7 @@ from sapm.methods.method import Method
 from sapm.problem.data import Regression
 from sapm.problem.functions import check_unmasked, table
 from sapm.problem.samples import pad
-from sapm.training.plan import hidden_units
+from sapm.training.run import hidden_units
 
 DEFAULT_ITERATIONS = 1000
 PATIENCE_ITERATIONS = 200

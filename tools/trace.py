@@ -29,7 +29,7 @@ PACKAGE = ROOT / "sapm"
 SETTINGS = {"config", "settings", "plan", "options"}
 DECISIONS = {  # file:function → what it decides; every name must exist
     "driver/settings.py:Settings.plan": "method, sizes, samples and budget",
-    "methods/choose.py:automatic": "what method='auto' stands for",
+    "methods/method.py:automatic": "what method='auto' stands for",
     "driver/settings.py:doubts": "what the user is warned of before training",
     "driver/solve.py:attempt": "streamed or whole, anew or continued",
     "driver/solve.py:_failed": "whether a second attempt is made",

@@ -355,7 +355,7 @@ class Configuration(Folder):
         from sapm.results import files
         from sapm.studies.reproduce import plan
 
-        self.store = store
+        self.files = files
         self.arrays, self.about = files.read(self.clean / "run" / "checkpoint" / "latest.sapm")
         (self.clean / "plan").mkdir()
         (self.clean / "plan" / "reproduce.json").write_text(
@@ -371,13 +371,13 @@ class Configuration(Folder):
 
         kind, change, direct = drawn
         here = self.here
-        files = {
+        configurations = {
             "plan": "plan/reproduce.json",
             "side": "run/config.json",
             "bench": "bench/env.json",
         }
-        if kind in files:
-            file = here / files[kind]
+        if kind in configurations:
+            file = here / configurations[kind]
             body = (
                 change
                 if isinstance(change, bytes)
@@ -390,7 +390,7 @@ class Configuration(Folder):
                 if isinstance(change, bytes)
                 else self.about | {"config": edited(self.about["config"], change)}
             )
-            self.store.write(here / "run" / "checkpoint" / "latest.sapm", self.arrays, about)
+            self.files.write(here / "run" / "checkpoint" / "latest.sapm", self.arrays, about)
         limits = ["--max-iter", "1", "--max-seconds", "0.5", "-q", "--json"]
         if kind == "plan":  # what is right is not run: the folder is in use
             with FileLock(here / "plan" / ".lock"):

@@ -281,7 +281,6 @@ def attempts(here: Path) -> dict[str, list[str]]:
         "method that leads up": ["bench", "function_1d", "--methods", "../x", "--out", "new", "-q"],
         "case that leads up": ["bench", "../../x", "--out", "new", "-q"],
         "experiment that leads up": ["reproduce", "../x", "--out", "new", "-q"],
-        "problem without a name": ["run", f"{here / 'evil.py'}"],
         "file that is a problem": ["report", "evil.py"],
     }
 

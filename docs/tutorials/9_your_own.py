@@ -2,9 +2,21 @@ r"""
 Your own operator, activation and points
 ========================================
 
-What you can put in, and what not. A residual is any Python function of u and its derivatives up to second order, so
-an operator is one too. An activation is any elementwise JAX function. Layers are dense: convolutions or attention
-have no place here.
+A residual is any Python function of u and its derivatives of any order, so an operator is one too. An activation is any
+elementwise JAX function. Points may be an array. These three are shown here, and all of them work with ``sapm.solve``.
+
+Three more parts are protocols, that is, classes to inherit from:
+
+* ``Loss`` (``sapm.objective.losses``): a convex loss other than the square, for ``sapm.Regression(X, Y, loss=…)``. The
+  example in tests/dropins/test_loss.py is softmax cross-entropy.
+* ``Operator`` (``sapm.objective.operators``): what a term computes from the network and its derivatives, for data that are
+  not stated as a PDE. See tests/dropins/test_operator.py.
+* ``Layer`` (``sapm.numerics.layers``): a layer that is not dense. tests/dropins/test_layers.py has a convolution and a
+  residual layer. ``sapm.solve`` makes dense layers only; a network of other layers is built by ``Network.chain`` and
+  trained by an engine, as the test does.
+
+Derivatives are carried through the network as jets of order K, as high as the equation asks for;
+tests/dropins/test_third_order.py has an equation of third order.
 """
 
 import os
@@ -111,4 +123,5 @@ plt.show()
 # * ``sapm.solve(heat)``: the same operator, in time.
 # * ``sapm.Dirichlet(lambda p: 0.0, hard=True)``: the walls hold exactly. ``features=sapm.Fourier(16)`` in ``sapm.PDE``:
 #   sines of random directions beside the coordinates, for solutions with much detail.
-# * A derivative of any order: ``lambda p, u: u.t + 6 * u.value * u.x + u.xxx``.
+# * A derivative of third order: ``lambda p, u: u.t + 6 * u.value * u.x + u.xxx``.
+# * A loss, an operator, a layer, a condition, a method or an error estimator of your own: tests/dropins has one of each.

@@ -1,9 +1,15 @@
-"""Collocation points that follow the run: drawn anew where the residual is large, and for
-initial-value problems taken from a growing part of the time interval.
+"""Collocation points that change during a run.
 
-`Redrawn` and `Staged` are samplers of `sapm.training.loop`. Every `resample` steps they measure the
-residual of the networks at fresh points. If it is much larger there than at the points of training,
-half of the points are drawn anew. The run ends when the residual at fresh points no longer falls.
+Two samplers for `sapm.training.loop` choose the points:
+
+* `Redrawn` redraws points where the residual is large. Every `resample` steps it measures the
+  residual of the networks at fresh points, which are not points of training. If the residual is
+  much larger at fresh points than at the points of training, the points of training are replaced:
+  half of the new ones are drawn where the residual is large. The run ends when the residual at
+  fresh points no longer falls.
+* `Staged` is for initial-value problems. It takes the points from a first part of the time
+  interval, which grows in stages. From the last stage on it acts as `Redrawn`.
+
 Each seed is represented by its network with the smallest residual at fresh points.
 """
 
@@ -20,8 +26,8 @@ import numpy as np
 from jaxtyping import Array
 
 from sapm.errors import warn
-from sapm.methods.choose import affordable
 from sapm.methods.engine import Engine
+from sapm.methods.method import affordable
 from sapm.numerics.activations import Activation
 from sapm.numerics.network import Network
 from sapm.objective.terms import Term
@@ -31,27 +37,28 @@ from sapm.results.result import weights_of
 from sapm.scopes import float64
 from sapm.training.devices import agreed, first_process
 from sapm.training.loop import settled
-from sapm.training.plan import Plan
-from sapm.training.run import Run, SamplerState, Status, per_seed, where_known
+from sapm.training.run import Plan, Run, SamplerState, Status, per_seed, where_known
 
 REDRAW_EVERY_STEPS = 15  # the default of `resample`
-REDRAWN_SHARE = 0.5  # of the points; the others are the first of the Halton sequence
-POOL_FACTOR = 20  # fresh points for every point of training, …
-LARGEST_POOL = 40_000  # … and the largest number of fresh points
-POOLS = 16  # different pools from the Halton sequence; after these the first one is used again
-# Points are drawn anew if the residual at fresh points is more than REDRAW_ABOVE times that at the
+# the share of the points that is drawn by the residual; the others begin the Halton sequence
+REDRAWN_SHARE = 0.5
+# A pool has POOL_FACTOR fresh points for every point of training, and at most LARGEST_POOL.
+POOL_FACTOR = 20
+LARGEST_POOL = 40_000
+POOLS = 16  # the number of different pools; after the last one the first one is used again
+# Points are redrawn if the residual at fresh points is at least REDRAW_ABOVE times that at the
 # points of training. If it is more than DOUBLE_ABOVE times, twice as many points are taken, up to
 # POINTS_PER_WEIGHT for every weight of the network.
 REDRAW_ABOVE = 2.0
 DOUBLE_ABOVE = 10.0
 POINTS_PER_WEIGHT = 3
-# More points are taken only in the first part of the time of a run: later they do not pay.
+# The number of points grows only in this first part of the budget of time. Later it does not pay.
 DOUBLE_BEFORE_SHARE = 1 / 3
 # The run ends after RESTING_VISITS visits in which the residual was never below RESTING_FRACTION
 # times its minimum before them.
 RESTING_VISITS = 8
 RESTING_FRACTION = 0.9
-# Stages of a second attempt: doublings of the time interval, and the most that may be asked for.
+# The time interval doubles STAGES times in a second attempt. A user may ask for up to MOST_STAGES.
 STAGES = 3
 MOST_STAGES = 10
 # The next stage begins at the relative error STAGE_ERROR, or after STAGE_VISITS visits. When the
@@ -59,11 +66,12 @@ MOST_STAGES = 10
 STAGE_ERROR = 1e-3
 STAGE_VISITS = 3
 STAGES_END_SHARE = 1 / 2
-SECOND_ATTEMPT_STEPS = 3  # times the steps of the first attempt
+SECOND_ATTEMPT_STEPS = 3  # the steps of a second attempt, as a multiple of those of the first
 
 
 @jax.jit
 def _sizes(network: Network, term: Term) -> Array:
+    """(n,) The Euclidean norms of the residuals at the points of a term."""
     return jnp.linalg.norm(term.residual(network(term.x)), axis=1)
 
 
@@ -78,20 +86,24 @@ def redrawn_points(
 ) -> tuple[np.ndarray | None, list[float]]:
     """The points (m, d) of the next steps, and the mean residual of every network at fresh points.
 
-    Fresh points are a pool of further Halton points without the test points. Let q be the root mean
-    square of the residual at fresh points over that at the points of training, in the median of the
-    networks. For q < REDRAW_ABOVE the points stay, and None is returned in their place. Otherwise
-    half of the points are drawn from the pool, with probabilities proportional to the residual
-    (averaged over the networks), and half are the first points of the Halton sequence. Their number
-    m is n, the present number; for q > DOUBLE_ABOVE it is 2n, up to POINTS_PER_WEIGHT for every
-    weight, since a network may oscillate between fewer points.
+    The fresh points are a pool of Halton points after those of training and test. For each network,
+    divide the root mean square of the residual at fresh points by that at the points of training.
+    Let q be the median of this ratio over the networks. There are three cases:
+
+    - q < REDRAW_ABOVE: the points of training stay. None is returned in place of new points.
+    - q ≤ DOUBLE_ABOVE: the m = n points are new.
+    - q > DOUBLE_ABOVE: the points are new. With `may_grow` there are m = 2n of them, up to
+      POINTS_PER_WEIGHT for every weight of the network: between few points a network may oscillate.
+
+    Half of the new points are drawn from the pool, with probabilities proportional to the residual,
+    averaged over the networks. The other half are the first points of the Halton sequence.
 
     Parameters
     ----------
     problem, samples : the problem, and the samples of training with n interior points.
     networks : the weights [(W, b), …] of every network in the problem's own units.
     sigma : the activation.
-    draw : the number of the draw; each draw has other fresh points.
+    draw : the number of the draw. POOLS successive draws have different fresh points.
     may_grow : whether m may be larger than n.
     """
     domain = problem.domain
@@ -107,7 +119,7 @@ def redrawn_points(
         network = network_of(samples, weights, sigma)
         trained = np.asarray(_sizes(network, samples.terms[0]))
         fresh = np.asarray(_sizes(network, term))
-        # the mean, since the mean square would be that of a few points
+        # the mean, since a few points with a large residual would dominate the mean square
         residuals.append(float(fresh.mean()) if np.isfinite(fresh).all() else np.inf)
         if np.isfinite(fresh).all() and fresh.any():
             density += fresh / fresh.mean()
@@ -130,8 +142,14 @@ def redrawn_points(
 def redrawn_points_of_run(
     problem: PDE, run: Run, samples: Samples, plan: Plan, draw: int, may_grow: bool = True
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """`redrawn_points` for the seeds of a run: the points, and (seeds,) the residuals at fresh
-    points, inf for seeds that are lost.
+    """`redrawn_points` for the seeds of a run. Returns the points or None, and the mean residual of
+    every seed at fresh points, (seeds,), which is inf for seeds that are lost.
+
+    Parameters
+    ----------
+    problem, samples, draw, may_grow : those of `redrawn_points`.
+    run : the run with the networks.
+    plan : its settings.
     """
     weights = weights_of(run, samples, plan)
     order = [i for i in run.ranking.tolist() if not run.status[i].lost]
@@ -150,10 +168,11 @@ def staged_plan(plan: Plan) -> Plan:
 
 
 def early_points(problem: PDE, samples: Samples, share: float) -> np.ndarray:
-    """(n, d) The first n points of the Halton sequence in the first part of the time interval,
-    without the test points; n is the number of interior points of `samples`.
+    """(n, d) The first n points of the Halton sequence that lie in the first part of the time
+    interval and are no test points. n is the number of interior points of `samples`.
 
-    share : which part of the time interval, in (0, 1].
+    problem, samples : the problem, and its present samples.
+    share : the length of that part as a fraction of the time interval, in (0, 1].
     """
     domain = problem.domain
     n = len(samples.terms[0].y)
@@ -174,7 +193,10 @@ def early_points(problem: PDE, samples: Samples, share: float) -> np.ndarray:
 
 
 def at_points(problem: PDE, samples: Samples, x: np.ndarray, plan: Plan) -> Samples:
-    """Samples at the interior points x, (n, d), in the units of these samples."""
+    """The problem at the interior points x, (n, d), with the test points and units of `samples`.
+
+    plan : the settings, for the points and the weight of the boundary.
+    """
     test = samples.test.get("x", 0)
     return replace(
         problem.samples(x, plan.boundary_points, test, plan.mu), fixed_scaling=samples.scaling
@@ -182,7 +204,10 @@ def at_points(problem: PDE, samples: Samples, x: np.ndarray, plan: Plan) -> Samp
 
 
 def no_longer_falls(residuals: Sequence[float]) -> bool:
-    """Whether the residual at fresh points no longer falls; `residuals` has one for every visit."""
+    """Whether the residual at fresh points no longer falls.
+
+    residuals : that residual at every visit so far.
+    """
     recent = residuals[-RESTING_VISITS:]
     before = residuals[:-RESTING_VISITS]
     return bool(before) and min(recent) > RESTING_FRACTION * min(before)
@@ -201,11 +226,11 @@ def _twice_is_affordable(problem: PDE, samples: Samples, widths: Sequence[int]) 
 
 @dataclass(frozen=True, eq=False)
 class Lowest:
-    """For every seed the state with the smallest residual at fresh points.
+    """For every seed the state with the smallest residual at fresh points, if one was measured.
 
-    size: (seeds,) that residual; inf where no state is known.
-    record: (seeds,) its record in the history; -1 where no state is known.
-    states: a tree of arrays with a leading axis of seeds; None if no state is known.
+    size: (seeds,) that residual; inf for a seed without a measured state.
+    record: (seeds,) the index of the record of that state in the history; -1 without a state.
+    states: those states, a tree of arrays with a leading axis of seeds; None if no seed has one.
     """
 
     size: np.ndarray
@@ -219,7 +244,7 @@ class Lowest:
 
     @staticmethod
     def before(run: Run | None, count: int) -> Lowest:
-        """The states that a continued run of `count` seeds has kept; none for a new run (None)."""
+        """The states that a run of `count` seeds has kept, to continue it; none for a new run."""
         if run is None or not run.sampler.lowest:
             return Lowest.none(count)
         size = per_seed(run.sampler.lowest, count)
@@ -228,7 +253,8 @@ class Lowest:
 
     @float64
     def updated(self, run: Run, size: np.ndarray) -> Lowest:
-        """The same with the last states of a run for seeds whose residual is smaller there.
+        """The same, in which the last state of a run replaces that of every seed whose residual it
+        lowers.
 
         size: (seeds,) the residuals of the last states at fresh points.
         """
@@ -242,38 +268,40 @@ class Lowest:
         )
 
     def without_lost(self, run: Run) -> Lowest:
-        """The same without seeds that are lost."""
+        """The same, without states for the seeds that are lost."""
         return self.restricted_to(~run.lost)
 
     def restricted_to(self, known: Sequence[bool] | np.ndarray) -> Lowest:
-        """The same for the seeds that are `known`, (seeds,), and no states for the others."""
+        """The same, with states for the seeds that are `known`, (seeds,), only."""
         size = np.where(known, self.size, np.inf)
         record = np.where(known, self.record, -1)
         return Lowest(size, record, self.states if (record >= 0).any() else None)
 
     @float64
     def applied_to(self, run: Run, state: SamplerState) -> Run:
-        """The run in which these states stand for their seeds.
+        """The run, in which these states represent their seeds. A seed without such a state is
+        represented by its last state.
 
-        state: how far the drawing of points has come.
+        state: the state of the sampler, which the run stores.
         """
         run = replace(run, sampler=replace(state, lowest=where_known(self.size)))
         last = run.history["loss"].shape[1] - 1
         known = self.record >= 0
         if not known.any():
             return run
-        # keep the measured state even if it is the latest: `renewed` may have changed it since
+        # Also where the measured state is the last one, store it as it was measured: `renewed` may
+        # have changed that state in the run since.
         kept = _merged(known, self.states, run.states)
         return replace(run, kept=kept, chosen=np.where(known, self.record, last))
 
 
 def _merged(first: np.ndarray, a, b):
-    """The states `a` of the seeds with first[i], (seeds,), and the states `b` of the others."""
+    """The states `a` for the seeds i with first[i], and the states `b` for the other seeds."""
     return jax.tree.map(lambda x, y: jnp.where(first.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
 def with_last_states(run: Run) -> Run:
-    """The run in which the last states stand for their seeds."""
+    """The run, in which its last states represent the seeds."""
     last = run.history["loss"].shape[1] - 1
     return replace(run, kept=None, chosen=np.full(len(run.seeds), last), scores=None)
 
@@ -298,12 +326,13 @@ def _renew(engine: Any, states, damped: bool):
 
 @float64
 def renewed(run: Run, engine: Any, damped: bool = False) -> Run:
-    """The run, to be continued with the engine of other samples. Seeds that had converged or
-    stalled run again; seeds that are lost do not.
+    """The run, ready to be continued at other samples. Seeds that had converged or stalled run
+    again, from the same iteration as the others. Seeds that are lost do not.
 
-    engine: that of `GaussNewton` for the new samples.
-    damped: whether the damping starts anew. This is for samples so different that a long step would
-        lose the solution so far.
+    run: the run at the old samples.
+    engine: the engine of `GaussNewton` for the new samples.
+    damped: whether the damping returns to its initial value. This is needed if the samples differ
+        so much that a long step would lose the solution found so far.
     """
     history = dict(run.history)
     history["iteration"] = history["iteration"].copy()
@@ -322,11 +351,11 @@ def renewed(run: Run, engine: Any, damped: bool = False) -> Run:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The state of a sampler.
+    """All that changes in a sampler during a run. It is replaced in one assignment.
 
     samples, engine: the samples of training, and the engine for them.
-    lowest: the best networks so far.
-    state: how far the drawing of points has come.
+    lowest: the states with the smallest residual at fresh points so far.
+    state: the part that the run stores: visits, residuals and the stage.
     """
 
     samples: Samples
@@ -336,14 +365,14 @@ class Drawn:
 
 
 class Redrawn:
-    """A sampler (`sapm.training.loop.Sampler`) that draws points anew where the residual is large.
+    """A sampler (`sapm.training.loop.Sampler`) that redraws points where the residual is large.
 
     Parameters
     ----------
-    problem : the problem; None in a run that is continued without it: the points then stay.
+    problem : the problem; None if a run is continued without it. The points then stay.
     plan : the settings of the run.
     samples : the points to begin with.
-    state : how far the drawing of points has come in the run that is continued.
+    state : the state of the sampler in the run that is continued.
     previous : the run that is continued, or None.
     seconds : the budget of time, or None.
     """
@@ -364,7 +393,9 @@ class Redrawn:
         self.every = 0 if state.over else plan.resample
         self.seconds = seconds
         self.first = 0 if previous is None else previous.iterations
-        # a run that was measured at its end has a record there; a run that was never cut has none
+        # The iteration at which the run that is continued ended, if a network measured there
+        # represents a seed: its record then stays in the history. An uninterrupted run has no
+        # record there.
         self.measured_at: int | None = None
         if previous is not None:
             last = previous.history["loss"].shape[1] - 1
@@ -392,13 +423,17 @@ class Redrawn:
         return self.now.lowest.without_lost(run).applied_to(run, self.now.state)
 
     def used(self, run: Run) -> float:
-        """The share of the seconds of the run that it has used."""
+        """The share of the budget of seconds that the run has used; 0 without a budget."""
         return agreed(0.0 if self.seconds is None else run.seconds / self.seconds)[0]
 
     def moved(self, run: Run, x: np.ndarray, drawn: Drawn, damped: bool) -> Run:
-        """The run, to be continued at the interior points x (m, d); `damped`: see `renewed`.
+        """The run, ready to be continued at the interior points x, (m, d).
 
-        The sampler changes in the last line, at once: an interrupt before it changes nothing.
+        The sampler changes by the single assignment at the end, so an interrupt before it changes
+        nothing.
+
+        drawn: the state of the sampler, still with the old samples.
+        damped: see `renewed`.
         """
         problem = self.problem
         assert problem is not None
@@ -410,16 +445,16 @@ class Redrawn:
         return run
 
     def visit(self, run: Run, iteration: int) -> Run:
-        """Measure the residual at fresh points; end the run if it no longer falls, and draw points
-        anew if it is large.
+        """Measure the residual at fresh points. End the run if it no longer falls. Redraw points if
+        it is much larger than at the points of training.
         """
         problem = self.problem
         if problem is None:
             self.every = 0
             if first_process():
                 warn(
-                    "points cannot be drawn anew without the problem, so they stay as they are; "
-                    "give problem=… (--problem …)."
+                    "redrawing points: got no problem, expected the PDE of this run, so the points "
+                    "stay as they are; give problem=… (--problem …)."
                 )
             return run
         before = self.now.state
@@ -445,18 +480,21 @@ class Redrawn:
         return replace(run, sampler=state)
 
     def finish(self, run: Run, save: Callable[[Run], None]) -> Run:
-        """The run at its end, where its last networks are compared with the best earlier ones.
+        """The run at its end. Each seed is represented by its last network or by the best earlier
+        one, whichever has the smaller residual at fresh points (without the problem: at the test
+        points).
 
-        save: writes a checkpoint. It is called before the last networks are measured, and again
-            after that, with the new residuals and the best *earlier* networks: a longer run, which
-            may continue from this checkpoint, would not have measured here.
+        save: writes a checkpoint. It is called before the last networks are measured. If they are
+            measured, it is called again, so that the checkpoint has their residuals (`at_end`). The
+            checkpoint still represents each seed by its best *earlier* network: a run that is
+            continued from it then equals an uninterrupted run, which does not measure here.
         """
         lowest = self.now.lowest.without_lost(run)
         at_end = per_seed(self._at_end, len(run.seeds))
-        blind = self.problem is None
         if run.iterations > self.first:
             at_end = np.full(len(run.seeds), np.inf)
-            if lowest.states is not None and blind:  # then the test points tell which is better
+            # without the problem there are no fresh points: compare the residuals at test points
+            if lowest.states is not None and self.problem is None:
                 best = residuals_at_test_points(
                     lowest.applied_to(run, self.now.state), self.samples, self.plan
                 )
@@ -476,10 +514,12 @@ class Redrawn:
 
 
 class Staged:
-    """A sampler that takes the points from a growing part of the time interval. This part doubles
-    when the errors in it are small. Once it is the whole interval, the sampler acts as `Redrawn`.
+    """A sampler that takes the points from a first part of the time interval.
 
-    redrawn: the sampler of the whole interval.
+    The part doubles when the residual in it is small, or after a few visits. Late in the budget of
+    time it becomes the whole interval at once. On the whole interval the sampler acts as `Redrawn`.
+
+    redrawn: the sampler that acts on the whole interval, and holds the points before that.
     """
 
     def __init__(self, redrawn: Redrawn):
@@ -487,7 +527,11 @@ class Staged:
 
     @staticmethod
     def begin(problem: PDE, plan: Plan, samples: Samples, seconds: float | None) -> Staged:
-        """The sampler of a new run, with points of the first stage."""
+        """The sampler of a new run, with the points of the first stage.
+
+        problem, plan, samples: the problem, the settings and the samples in the whole interval.
+        seconds: the budget of time, or None.
+        """
         share = 0.5**plan.stages
         first = at_points(problem, samples, early_points(problem, samples, share), plan)
         state = SamplerState(redrawn=True, share=share)
@@ -514,15 +558,17 @@ class Staged:
         return self.redrawn.finish(run, save)
 
     def visit(self, run: Run, iteration: int) -> Run:
-        """Take the next stage if the errors of this one are small, or it has lasted long enough."""
+        """Begin the next stage if the residual of this one is small, or it has lasted STAGE_VISITS
+        visits.
+        """
         inner = self.redrawn
         state = inner.now.state
         if state.share == 1 or inner.problem is None:
             return inner.visit(run, iteration)
-        long = iteration - state.share_since >= STAGE_VISITS * inner.every
+        lasted = iteration - state.share_since >= STAGE_VISITS * inner.every
         if inner.used(run) > STAGES_END_SHARE:
             share = 1.0
-        elif _solved(run, inner.samples) or long:
+        elif _solved(run, inner.samples) or lasted:
             share = 2 * state.share
         else:
             state = replace(state, visited=iteration)
@@ -534,6 +580,8 @@ class Staged:
 
 
 def _solved(run: Run, samples: Samples) -> bool:
-    """Whether half of the seeds have a relative error of at most STAGE_ERROR."""
+    """Whether at least half of the seeds that are not lost have a small residual: the square root
+    of true loss / loss of u = 0 is at most STAGE_ERROR.
+    """
     loss = run.history["mean_squared_loss"][~run.lost, -1]
     return bool(np.median(loss) <= STAGE_ERROR**2 * data_size(samples))

@@ -40,16 +40,12 @@ class Bar:
     ----------
     label : the title of the bar: what is trained.
     iterations, seconds : the budget; seconds may be None.
-    on : whether anything is shown.
     first : the iteration at which the run begins or is continued.
     """
 
-    def __init__(
-        self, label: str, iterations: int, seconds: float | None, on: bool, first: int = 0
-    ):
+    def __init__(self, label: str, iterations: int, seconds: float | None, first: int = 0):
         console = Console(stderr=True)
-        self.live = on and (console.is_terminal or console.is_jupyter)
-        self.lines = on and not self.live
+        self.live = console.is_terminal or console.is_jupyter
         self.next_line = time.monotonic() + FIRST_LINE_SECONDS
         self.label = label
         self.iterations = iterations
@@ -67,7 +63,7 @@ class Bar:
     def __enter__(self) -> Bar:
         if self.live:
             self.bar.start()
-        if self.lines:
+        else:
             self.waiting.start()
         return self
 
@@ -97,7 +93,7 @@ class Bar:
     def __call__(self, progress: Progress) -> None:
         """Show iteration and losses of the best seed."""
         self.waiting.cancel()
-        late = self.lines and time.monotonic() > self.next_line
+        late = not self.live and time.monotonic() > self.next_line
         if not self.live and not late:
             return
         loss = progress.loss

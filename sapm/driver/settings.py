@@ -19,8 +19,17 @@ from sapm.driver.points import (
     STAGE_VISITS,
 )
 from sapm.errors import LARGEST_COUNT, Advice, AdviceKind, brief, choose, integer, positive, warn
-from sapm.methods.choose import LIFTED_BETA, Choice, automatic
-from sapm.methods.method import METHOD_NAMES, METHODS, Alternating, Method, check_pair, with_options
+from sapm.methods.method import (
+    LIFTED_BETA,
+    METHOD_NAMES,
+    METHODS,
+    Alternating,
+    Choice,
+    Method,
+    automatic,
+    check_pair,
+    with_options,
+)
 from sapm.numerics.activations import ACTIVATIONS, Activation
 from sapm.numerics.activations import activation as find_activation
 from sapm.numerics.network import INITIALISERS
@@ -31,7 +40,7 @@ from sapm.problem.equation import derivative_name
 from sapm.problem.functions import NEEDS_NUMBERS
 from sapm.problem.pde import PDE, PROBLEMS
 from sapm.training.devices import first_process, installed_memory
-from sapm.training.plan import (
+from sapm.training.run import (
     MOST_LAYERS,
     MOST_SEEDS,
     MOST_UNITS,
@@ -41,11 +50,12 @@ from sapm.training.plan import (
 )
 from sapm.training.streaming import default_chunk
 
-# Jets of every layer in memory: the jet, the lifted jet, its gain, the factors of the Jacobian
+# Arrays of the size of a jet, for every layer: the jet, the lifted jet, the derivative of lift, the
+# factors of the Jacobian
 JETS_IN_MEMORY = 4
 # Numbers in memory for every unit, sample and seed: a_l, σ(a_l), σ'(a_l) and the defect
 STATE_NUMBERS = 4
-# A state that takes more than this part of the memory is kept on disk.
+# The state of sweeps over data is kept on disk if it takes more than this share of the memory.
 STATE_MEMORY_SHARE = 1 / 4
 
 Problem = PDE | Function | Regression
@@ -90,8 +100,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_problem(self.problem)
         self._put("activation", self._chosen_activation())
-        why = ": layer 1 to the output layer, so that at least one is hidden"
-        self._put("depth", integer("depth", self.depth, 2, why, MOST_LAYERS))
+        least = ": layer 1 to the output layer, so that at least one is hidden"
+        self._put("depth", integer("depth", self.depth, 2, least, MOST_LAYERS))
         check_elementwise(self.sigma)
         self._check_words()
         self._put("width", width(self.width, self.depth))
@@ -152,15 +162,8 @@ class Settings:
 
     def _check_loss(self) -> None:
         """PM and SAPM need squares: for other losses "auto" takes the true loss."""
-        if self.model == "ls" or getattr(self.problem, "squared", True):
-            return
-        method = self.method.name if isinstance(self.method, Method) else self.method
-        if method != "auto":
-            raise ValueError(
-                f"model={self.model!r} by {method!r}: got a loss that is not the square, expected "
-                "squares; use model='ls' or method='auto'."
-            )
-        self._put("model", "ls")
+        if self.method == "auto" and not getattr(self.problem, "squared", True):
+            self._put("model", "ls")
 
     @property
     def sigma(self) -> Activation:
@@ -183,27 +186,29 @@ class Settings:
         arguments exclude each other.
         """
         problem = self.problem
-        check_equation(self)
+        check_activation(self)
         size = sizes_of(self)
         check_memory(self, size)
-        automatic = self.method == "auto"
+        chosen_here = self.method == "auto"
         method, why = self._resolved_method(size)
+        model = "ls" if chosen_here and method.name == "lbfgs" else self.model
+        check_separable(problem, model, method)
         polished = getattr(method, "polish_after", None) is not None
         streamed = getattr(method, "chunk", None) is not None
         stages = getattr(method, "stages", 0)
         start = method.default_start(self.kind)
         init = method.default_init(self.kind, self.sigma, size.widths)
-        if automatic and (polished or streamed):
+        if chosen_here and (polished or streamed):
             # measured (docs/how-it-works.md): from another start a polish ends up to a thousand
             # times higher
             start = "noise"
             init = METHODS["lbfgs"]().default_init(self.kind, self.sigma, size.widths)
-        lifted = automatic and getattr(method, "lifted", 0)
+        lifted = chosen_here and getattr(method, "lifted", 0)
         steps = method.default_iterations(self.kind, self.sigma) * (
             SECOND_ATTEMPT_STEPS if stages else 1
         )
         retry = (
-            automatic
+            chosen_here
             and isinstance(problem, PDE)
             and problem.supports_stages
             and bool(getattr(method, "resample", 0))
@@ -220,7 +225,7 @@ class Settings:
             points=number_of(self.points),
             boundary_points=number_of(self.boundary_points),
             test_points=number_of(self.test_points),
-            model="ls" if automatic and method.name == "lbfgs" else self.model,
+            model=model,
             method=method,
             max_iter=steps if self.max_iter is None else self.max_iter,
             max_seconds=self.max_seconds,
@@ -240,7 +245,7 @@ class Settings:
 
     def _resolved_method(self, size: Sizes) -> tuple[Method, str]:
         """The method with all its options, and the reason for it; "" if the user chose it."""
-        chunk, why = streaming(self, size.widths)
+        chunk, why = samples_in_memory(self, size.widths)
         options = self.asked_options
         if isinstance(self.method, Method):
             return (self.method if chunk is None else replace(self.method, chunk=chunk)), why  # type: ignore[call-arg]
@@ -350,7 +355,7 @@ def _check_jets(problem: PDE, points: int, widths: Sequence[int], memory: float)
     )
 
 
-def streaming(settings: Settings, widths: Sequence[int]) -> tuple[int | None, str]:
+def samples_in_memory(settings: Settings, widths: Sequence[int]) -> tuple[int | None, str]:
     """How many samples are in memory at a time.
 
     widths : (m_0, …, m_L), the units of every layer.
@@ -426,25 +431,28 @@ def check_model(model: str, method: str | Method) -> None:
         check_pair(model, METHODS[method])
 
 
-def check_equation(settings: Settings) -> None:
-    """Refuse PM and SAPM for equations whose layers they cannot separate, and an activation whose
-    second derivative vanishes for an equation of second order.
-    """
+def check_separable(problem: Problem, model: str, method: Method) -> None:
+    """Refuse PM and SAPM for problems whose layers they cannot separate."""
+    if method.true_loss_from_start(model):
+        return
+    if isinstance(problem, PDE):
+        what = problem.unsupported_by_penalties
+        expected = "one unknown function with derivatives up to order 2"
+    else:
+        what = "" if getattr(problem, "squared", True) else "a loss that is not the square"
+        expected = "squares"
+    if what:
+        raise ValueError(
+            f"model={model!r} by method={method.name!r}: got {what}, expected {expected}; use "
+            "model='ls' or method='auto'."
+        )
+
+
+def check_activation(settings: Settings) -> None:
+    """Refuse an activation whose second derivative vanishes for an equation of second order."""
     problem = settings.problem
     if not isinstance(problem, PDE):
         return
-    method = settings.method.name if isinstance(settings.method, Method) else settings.method
-    true_loss = (
-        settings.model == "ls"
-        or method == "auto"
-        or (method == "gauss-newton" and settings.asked_options.get("lifted") == 0)
-    )
-    if problem.unsupported_by_penalties and not true_loss:
-        raise ValueError(
-            f"not yet: model={settings.model!r} by {method!r} separates the layers for one unknown "
-            f"function, and this problem has {problem.unsupported_by_penalties}; "
-            "use method='auto' or model='ls'."
-        )
     sigma = settings.sigma
     x = jnp.linspace(-3.0, 3.0, 60)
     if problem.order > 1 and not np.any(np.asarray(sigma.curve(x, *sigma.pair(x)))):

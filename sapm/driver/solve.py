@@ -50,13 +50,13 @@ from sapm.training.loop import (
     keys_of,
     loop,
 )
-from sapm.training.plan import Plan, states_at
-from sapm.training.run import Observer, Progress, Run, SamplerState, Status
+from sapm.training.run import Observer, Plan, Progress, Run, SamplerState, Status, states_at
 from sapm.training.seeds import rungs
 
 # ---------------------------------------------------------------- one attempt
 
-# A checkpoint is due after this time, and after this multiple of the time that writing one takes.
+# The next checkpoint is due after the longer of two times: this one, and this multiple of the time
+# that writing the last checkpoint took.
 CHECKPOINT_INTERVAL_SECONDS = 5.0
 CHECKPOINT_INTERVAL_WRITES = 20
 
@@ -82,7 +82,7 @@ class Session:
 class Checkpoints:
     """An observer that writes checkpoints of a run at intervals.
 
-    save: writes a run to the folder; its duration decides when the next checkpoint is due.
+    save: writes a run to the folder. The time that it takes sets the interval.
     """
 
     def __init__(self, save: Callable[[Run], None]):
@@ -100,7 +100,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Log:
-    """An observer that appends every record to history.jsonl."""
+    """An observer that appends every record to history.jsonl in the folder."""
 
     folder: files.Folder
 
@@ -111,7 +111,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Callback:
-    """An observer that shows every record to the user, whose True ends the run.
+    """An observer that calls the user's function at every record. Its answer True ends the run.
 
     on_record: the user's function of a `Progress`.
     result: gives the result of a run so far.
@@ -124,7 +124,8 @@ class Callback:
         if not progress.recorded:
             return False
         answer = self.on_record(replace(progress, result=lambda: self.result(progress.run())))
-        # True or an array of True: no other value, such as a number of bytes written, ends the run
+        # Only True, or an array of True, ends the run. Another value, such as the number of bytes
+        # that file.write returns, does not.
         stop = np.asarray(answer)
         return stop.dtype == bool and bool(stop.size) and bool(stop.all())
 
@@ -139,13 +140,13 @@ def attempt(
     advice: tuple[Advice, ...] = (),
     first_seconds: float | None = None,
 ) -> Result:
-    """Train as planned.
+    """One attempt: train by the plan, and return the result.
 
     Parameters
     ----------
     problem : the problem; None in a run that is continued without it.
     samples : the points and data to begin with.
-    plan : all settings, resolved.
+    plan : all settings, resolved: defaults and "auto" are replaced by values.
     session : the folder, the display and the devices of the run.
     previous : the run to continue, or None.
     networks : the weights [(W, b), …] of every seed to start from, in the problem's own units;
@@ -195,8 +196,9 @@ def attempt(
         label = heading(plan) + (", a second attempt" if first_seconds is not None else "")
         at = 0 if previous is None else previous.iterations
         shown = session.progress and first_process()
-        with Bar(label, plan.max_iter, seconds, shown, at) as bar:
-            observers: list[Observer] = [bar]
+        bar = Bar(label, plan.max_iter, seconds, at) if shown else None
+        with bar or nullcontext():
+            observers: list[Observer] = [bar] if bar else []
             if folder is not None:
                 observers += [Log(folder), Checkpoints(save)]
             if session.on_record is not None:
@@ -227,7 +229,7 @@ def sampler_of(
 ) -> Fixed | Redrawn | Staged:
     """The sampler that chooses the points of a run. Parameters: see `attempt`.
 
-    seconds: the budget of time including that of the previous run, or None.
+    seconds: the budget of time, which counts the seconds of the previous run too; or None.
     """
     if not plan.resample:
         return Fixed(samples, plan.engine(samples))
@@ -256,11 +258,14 @@ def rules_of(plan: Plan, seconds: float | None) -> Rules:
 
 
 def _disk(problem, samples: Samples, plan: Plan, folder: files.Folder | None, previous: Run | None):
-    """A context manager that gives the passes over data on disk, and None for data in memory."""
+    """A context manager that yields the passes over data on disk; for data in memory None.
+
+    The parameters are those of `attempt`; `folder` is that of the run.
+    """
     if plan.chunk is None:
         return nullcontext()
     engine = plan.engine(samples)
-    assert isinstance(engine, StreamedEngine)  # that of a plan with chunks
+    assert isinstance(engine, StreamedEngine)  # every plan with chunks has such an engine
     source = streaming.Source(problem, plan.scaling(samples), plan.chunk)
     place = None if folder is None else folder.checkpoint.parent
     states = None if previous is None else previous.states
@@ -272,7 +277,10 @@ def _disk(problem, samples: Samples, plan: Plan, folder: files.Folder | None, pr
 def _start(
     engine: Engine, plan: Plan, disk: streaming.Passes | None, networks: Sequence[Any] | None
 ) -> Start:
-    """A run before its first step, at random networks or at given ones (in units of training)."""
+    """A run before its first step.
+
+    networks: the weights of every seed to start from, in the units of training; None: random ones.
+    """
     if disk is not None:
         return Start(engine, plan.seeds, disk.begin(keys_of(plan.seeds, plan.key)))
     states = None if networks is None else states_at(engine, networks, plan.activation)
@@ -292,13 +300,14 @@ NO_RESULT_YET = "sapm.solve was interrupted before it had a result"
 ENDING = "interrupted after its training had ended."
 IN_SECOND = "interrupted in a second attempt; this is the first."
 UNDEFINED_RESIDUAL = (
-    " Is it a root, a logarithm or a quotient of u? Keep u away from there, "
-    "as jnp.maximum(u.value, 1e-6) or hard=True does."
+    " If the residual has a root, a logarithm or a quotient of u, keep u away from the values at "
+    "which that is undefined: use jnp.maximum(u.value, 1e-6) in place of u.value, or hard=True."
 )
-SETTLED_ITERATIONS = 50  # a residual that is large by then stays large
+SETTLED_ITERATIONS = 50  # a residual that is large after so many iterations stays large
 UNFINISHED = (
     "Training found no solution, and a second attempt covered {:.0%} of the time interval only. "
-    "With out=…, sapm.resume continues it."
+    "This is the result of the first attempt. If the run has a folder (out=…), sapm.resume "
+    "continues the second attempt."
 )
 
 
@@ -331,7 +340,9 @@ def solve(
 ) -> Result:
     """Train networks on a problem, one for every seed, and return them with all that was measured.
 
-    Ctrl-C ends the training and returns the result so far; a second Ctrl-C raises.
+    Ctrl-C ends the training after the current chunk of steps, and the result so far is returned. A
+    second Ctrl-C does not wait for the chunk: the result is the last consistent state of the run.
+    KeyboardInterrupt is raised only if there is no such state yet.
 
     Parameters
     ----------
@@ -351,7 +362,7 @@ def solve(
     key : the number that all random choices follow from.
     init : initial weights: "paper", "he", "xavier", "orthogonal" or "looks-linear".
     start : initial auxiliary variables: "uniform", "forward" or "noise".
-    mu : the weight of the boundary term; by default that by which the operator of the PDE magnifies
+    mu : the weight of the boundary term; by default the strength of the operator of the PDE
         (`PDE.mu`).
     alpha, beta : fixed weights of tangents and values: a number, or one for every layer.
     options : options of the method by name.
@@ -402,7 +413,7 @@ def solve(
         with nullcontext() if folder is None else folder.claim:
             return execute(problem, samples, plan, session, advice=advice)
 
-    # one line in place of JAX's many
+    # the error of Ctrl-C has one line, without JAX's traceback
     return unless_interrupted(trained, partial(interrupt, NO_RESULT_YET))
 
 
@@ -416,7 +427,8 @@ def execute(
     networks: Sequence[Weights] | None = None,
     advice: tuple[Advice, ...] = (),
 ) -> Result:
-    """Train as planned, and again in stages of time where that finds no solution and there is time.
+    """Train by the plan. If that finds no solution and there is time, make a second attempt, in
+    stages of time.
 
     The parameters are those of `attempt`.
     """
@@ -459,11 +471,13 @@ def execute(
 
 
 def _cut(result: Result, why: str) -> Result:
+    """The result of a run that was interrupted; `why` is a sentence, or "" if it was not."""
     return replace(result, run=replace(result.run, cut=why))
 
 
 def _failed(result: Result, seconds: float | None) -> bool:
-    """Whether a run that came to its end is no solution, and there is time to try another way.
+    """Whether a second attempt is due: the plan allows one (`retry`), the run came to its end and
+    is no solution, and less than half of the time is used.
 
     seconds: the budget of time, or None.
     """
@@ -480,7 +494,9 @@ def _failed(result: Result, seconds: float | None) -> bool:
 
 
 def _second(first: Result, session: Session) -> Result:
-    """A second attempt, in stages of time, in place of one that found no solution."""
+    """Make a second attempt, in stages of time, after a first one that found no solution. Returns
+    the better result, see `_second_or_first`.
+    """
     plan = staged_plan(first.plan)
     folder = session.folder
     if folder is not None:
@@ -533,8 +549,8 @@ def _with_outcome(result: Result) -> Result:
 
 
 def _outcome(result: Result) -> Advice | None:
-    """Advice for a run that is over and has large errors: `exact` may belong to another problem, or
-    the solution may have kinks. None if there is nothing to say.
+    """Advice for a run that has ended with large errors: `exact` may belong to another problem, or
+    the solution may have kinks. None if there is no advice.
     """
     problem = result.problem
     run = result.run
@@ -564,20 +580,21 @@ def resume(
     on_record: Callable[[Progress], Any] | None = None,
     devices=None,
 ) -> Result:
-    """Continue a run from its folder or from a saved file: the numbers are those of a run that was
-    never cut, bit for bit.
+    """Continue a run from its folder or from a saved file. The result has the same numbers as that
+    of an uninterrupted run, bit for bit.
 
     Parameters
     ----------
     path : the folder of a run (`out=` of `solve`), or a file written by `result.save`.
-    max_iter : the budget of iterations from the very start; by default that of before.
-    max_seconds : the budget of time from now on; by default none.
-    problem : the problem, which a file does not hold: needed for nonlinear PDEs, for hard
-        conditions, to draw points anew, and for data on disk.
+    max_iter : the budget of iterations, counted from the start of the run; by default that of the
+        earlier call.
+    max_seconds : the budget of time for this call; by default there is none.
+    problem : the problem. A file does not hold it. It is needed for nonlinear PDEs, for hard
+        conditions, to redraw points, and for data on disk.
     activation, method : needed if they are the user's own.
     progress, on_record : as in `solve`.
-    devices : as in `solve`. They may differ from those of before; sums over samples are then
-        rounded in another order.
+    devices : as in `solve`. Other devices than those of the earlier call add up the samples in
+        another order, so the numbers then differ by rounding.
     """
     check_callback(on_record)
     path = Path(path)
@@ -600,8 +617,8 @@ def resume(
             )
         if before.plan.chunk is not None and (problem is None or not path.is_dir()):
             raise ValueError(
-                f"{path} is of a run on data that are not in memory: give the folder it was kept "
-                "in (out=…) and its problem=…."
+                f"{path} belongs to a run on data on disk; give the folder of the run (its out=…), "
+                "and problem=…."
             )
         recorded = diagnostics_of(before.run.method, before.run.states)
         recorded += ["validation_loss"] if before.samples.validation is not None else []
@@ -614,14 +631,15 @@ def resume(
         plan = replace(before.plan, max_seconds=seconds)
         if max_iter is not None:
             plan = replace(plan, max_iter=iterations(max_iter), retry=False)
-            if max_iter < (done := before.run.iterations):
+            done = before.run.iterations
+            if max_iter < done:
                 raise ValueError(
-                    f"max_iter={max_iter} is behind: {path} has {done} iterations already; give "
-                    "more, or nothing."
+                    f"max_iter: got {max_iter}, expected at least {done}, the iterations that "
+                    f"{path} has already; give more, or leave it out."
                 )
         mesh = mesh_of(devices, len(before.run.seeds))
         check_one_device(mesh is not None, plan.chunk is not None)
-        agreed(0)  # all have read what the first is going to write
+        agreed(0)  # wait until all processes have read the files: the first one now writes them
         if path.is_dir():
             folder.reopen(
                 plan.to_dict(), environment(), before.run.iterations, max_iter is not None

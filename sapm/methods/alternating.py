@@ -1,5 +1,5 @@
-"""The paper's alternating method: sweeps of block updates. A sweep is given by a list of pairs
-(block, layer).
+"""The paper's alternating method: sweeps of block updates. A sweep is given as a tuple of pairs
+(block, layer), in the order of the updates.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sapm.scopes import float64
 Order = tuple[tuple[str, int], ...]
 PRECISIONS = ("double", "mixed")
 
-# Up to these depths every layer compiled apart runs 15-30 % faster than a loop over equal layers.
-# PDE programs are too long for it when they are deeper.
+# Up to these depths, a program with separate code for every layer runs 15-30 % faster than a loop
+# over equal layers. For deeper networks, above all for PDEs, it takes too long to compile.
 LAYERS_APART = 12
 LAYERS_APART_PDE = 3
 
@@ -39,7 +39,7 @@ LAYERS_APART_PDE = 3
 
 
 def algorithm_1(depth: int) -> Order:
-    """Regression: W_L, b_L, then downwards a_l, W_l, b_l."""
+    """The sweep of Algorithm 1, for regression: W_L, b_L, then downwards a_l, W_l, b_l."""
     return (
         ("W", depth),
         ("b", depth),
@@ -48,7 +48,9 @@ def algorithm_1(depth: int) -> Order:
 
 
 def algorithm_2(depth: int) -> Order:
-    """PINN: W_L, b_L, d_L, then downwards W_l, b_l, d_l, a_l (interior, then boundary)."""
+    """The sweep of Algorithm 2, for PDEs: W_L, b_L, d_L, then downwards W_l, b_l, d_l, a_l. The
+    update of a_l is that of the interior points, then that of the boundary points.
+    """
     return tuple(
         (block, l)
         for l in range(depth, 0, -1)
@@ -58,7 +60,10 @@ def algorithm_2(depth: int) -> Order:
 
 
 def general_order(depth: int, second: bool) -> Order:
-    """Algorithm 2 for any term; with `second`, S_l before d_l: the second-order channels."""
+    """The sweep of Algorithm 2 for terms of any kind.
+
+    second: whether terms have second-order channels S_l, which are updated before d_l.
+    """
     names = ("W", "b", "S", "d", "a") if second else ("W", "b", "d", "a")
     return tuple(
         (block, l)
@@ -69,8 +74,10 @@ def general_order(depth: int, second: bool) -> Order:
 
 
 def default_order(obj: Objective, joint: bool = False, shared: bool = False) -> Order:
-    """The sweep of the paper's algorithm for these terms. `joint`: "Wb" in place of "W" and "b";
-    `shared`: "a-shared" in place of "a".
+    """The sweep of the paper's algorithm for the terms of an objective.
+
+    joint: whether the block "Wb" replaces "W" and "b".
+    shared: whether the block "a-shared" replaces "a".
     """
     if not has_closed_forms(obj):
         order = general_order(obj.depth, any(term.x.forms for term in obj.terms))
@@ -100,25 +107,29 @@ def _check_order(obj: Objective, order: Order) -> None:
 
 
 def has_closed_forms(obj: Objective) -> bool:
-    """Whether all terms are values or first-order linear in ψ without ψ itself."""
+    """Whether closed forms of the block updates exist for all terms. They exist for the value ψ,
+    and for linear equations in the first derivatives of ψ alone.
+    """
     return all(term.separable for term in obj.terms)
 
 
 def updates(obj: Objective, names: Sequence[str]) -> list[Update]:
-    """The updates of blocks with these names: closed forms where there are some for all terms,
-    otherwise those by automatic differentiation.
+    """The updates of the blocks with these names: in closed form if `has_closed_forms`, otherwise
+    by automatic differentiation.
     """
     return (closed_forms if has_closed_forms(obj) else blocks).updates(names)
 
 
 def update(obj: Objective, work: Work, l: int, *names: str) -> Work:
-    """Run the blocks with these names, one after the other, at layer l."""
+    """Update the blocks with these names at layer l, one after the other."""
     return window.update(obj, work, l, updates(obj, names))
 
 
 def _segments(order: Order, run: tuple[int, int]) -> list[tuple[int, int, int, tuple[str, ...]]]:
-    """The sweep as (first layer, number of layers, direction, blocks): one entry for neighbouring
-    layers of the run that have the same blocks.
+    """The sweep as a list of (first layer, number of layers, direction, blocks).
+
+    Successive layers of the run p..q below its last layer q form one entry, if they have the same
+    blocks. Its direction is 1 upwards, -1 downwards. Every other layer has its own entry.
     """
     groups: list[tuple[int, tuple[str, ...]]] = []
     for block, l in order:
@@ -148,7 +159,7 @@ def _segments(order: Order, run: tuple[int, int]) -> list[tuple[int, int, int, t
 
 
 def sweep(obj: Objective, work: Work, order: Order) -> Work:
-    """Run the block updates in order; layers that are alike in one compiled loop."""
+    """Make the block updates in order. Equal layers with the same updates share a compiled loop."""
     for first, count, direction, names in _segments(order, work.network.stack.run):
         if count == 1:
             work = update(obj, work, first, *names)
@@ -165,13 +176,15 @@ class AlternatingEngine(OnePhase):
     Parameters
     ----------
     order : the sweep.
-    weights, start : how weights and auxiliary variables are drawn.
-    loop : compile one program for all equal layers. Inputs narrower than the first layer are then
-        padded with zeros, so that layer 1 is one of them. Otherwise every layer is compiled apart.
-    precision : "double"; or "mixed", with what belongs to single samples in float32.
+    weights, start : the initialisers of weights and of auxiliary variables.
+    loop : whether equal layers share one compiled loop. Narrow inputs are then padded with zeros to
+        the width of the first layer, so that layer 1 is in the loop too. Otherwise every layer has
+        its own code.
+    precision : "double"; or "mixed": all quantities of single samples are in float32.
 
-    A state is a `Work`, so that nothing is computed twice. For terms without closed forms it is a
-    `Point`: their blocks take so long that the `Work` is made anew for every sweep.
+    A state is a `Work`, which holds all that a sweep needs, so that nothing is computed twice. For
+    terms without closed forms it is a `Point`, and every sweep computes the `Work` from it: this
+    takes little time compared with the block updates.
     """
 
     objective: Objective
@@ -214,7 +227,7 @@ class AlternatingEngine(OnePhase):
         return work if self.precision == "double" else rounded(self.objective, work, jnp.float32)
 
     def _run(self, state: Work | Point, run: Callable[[Work], Work]) -> Work | Point:
-        """Run something on the `Work` of a state."""
+        """The state after `run`, a function of the `Work` of the state."""
         if isinstance(state, Work):
             return run(state)
         return point_of(run(prepare(self.objective, state)))
@@ -258,17 +271,22 @@ def alternating(
 ) -> AlternatingEngine:
     """The paper's method for an objective: Algorithm 2 if it has a PDE term, otherwise Algorithm 1.
 
-    Equations with ψ itself, second derivatives or a nonlinear function have a longer sweep
-    (`general_order`), without closed forms.
+    Equations with ψ itself, with second derivatives or with a nonlinear function have no closed
+    forms. Their sweep is `general_order`.
 
     Parameters
     ----------
+    obj : the objective, with model "pm" or "sapm".
+    widths : (m_0, …, m_L), the units of every layer.
+    sigma : the activation.
     order : another sweep, as pairs (block, layer).
-    joint : solve for W_l and b_l together instead of one after the other.
-    shared : step all a_l of a term by one length instead of a length for each sample.
-    loop : compile one program for all equal layers; by default where it was measured to pay.
-    precision : "double"; or "mixed": samples, and what is computed for each of them, in float32;
-        weights, the systems they are solved from and the losses in float64.
+    init, start : the initialisers of weights and of auxiliary variables.
+    joint : whether W_l and b_l are solved for together instead of one after the other.
+    shared : whether all a_l of a term have one step length instead of one for each sample.
+    loop : whether equal layers share one compiled loop; by default above the depths at which
+        separate code was measured to be faster.
+    precision : "double"; or "mixed": quantities of single samples are in float32; weights, their
+        linear systems and the losses are in float64.
     """
     if obj.model not in ("pm", "sapm"):
         raise ValueError(

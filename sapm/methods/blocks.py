@@ -42,9 +42,11 @@ from sapm.methods.window import (
     Window,
     close_window,
     is_layer,
+    normal_rows,
     point_of,
     put_row,
     window_norms,
+    with_layer,
 )
 from sapm.numerics import lstsq
 from sapm.numerics.jets import Jet, lift
@@ -129,47 +131,6 @@ def line_search(
 
 
 # ---------------------------------------------------------------- weights of a layer
-
-
-def normal_rows(
-    window: Window, weights: Sequence[tuple[Array | None, Array | None]], block: str
-) -> lstsq.Normal:
-    """The normal equations Σ w ‖δ z + r‖² of a change δ of the weights, over all defects of the
-    layer.
-
-    Parameters
-    ----------
-    weights : for each term those of its value defects, () or (n,), and of its channels, (), (n,) or
-        (n, k). None: there are no such defects.
-    block : what changes: "W", "b" or "Wb". Features are [z, 1] for "Wb"; channels do not see b.
-    """
-    slopes = block != "b"
-    bias = block != "W"
-    normals = []
-    for pane, (value_weight, channel_weight) in zip(window.panes, weights, strict=True):
-        if value_weight is not None:
-            z = pane.z.value if slopes else pane.z.value[:, :0]
-            normals.append(lstsq.rows(z, pane.r.value, value_weight, bias=bias))
-        if channel_weight is not None and slopes:
-            z, r = (x.reshape(-1, x.shape[-1]) for x in (pane.z.tangents, pane.r.tangents))
-            if channel_weight.ndim == 1:
-                channel_weight = jnp.repeat(channel_weight, pane.z.tangents.shape[1])
-            if channel_weight.ndim == 2:
-                channel_weight = channel_weight.ravel()
-            normals.append(lstsq.rows(z, r, channel_weight, room=bias))
-    if not normals:
-        return lstsq.Normal(jnp.zeros((1, 1)), jnp.zeros((1, len(window.layer.b))))
-    return sum(normals[1:], normals[0])
-
-
-def with_layer(obj: Objective, window: Window, l, layer: Dense, norms: Norms) -> Window:
-    """The window with another layer l, and the norms that belong to it; the defects follow."""
-    panes = []
-    for term, pane in zip(obj.terms, window.panes, strict=True):
-        output = layer.rounded(pane.z.value.dtype)(pane.z)
-        goal = target(term, pane.u, is_layer(l, obj.depth))
-        panes.append(replace(pane, r=jax.tree.map(jnp.subtract, output, goal)))
-    return replace(window, layer=layer, panes=tuple(panes), norms=norms)
 
 
 def _loss_of_defects(obj: Objective, norms: Norms) -> Float[Array, ""]:

@@ -18,8 +18,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sapm.methods.blocks import ARMIJO, normal_rows, with_layer
-from sapm.methods.window import Pane, Update, Window, is_layer, put_row
+from sapm.methods.blocks import ARMIJO
+from sapm.methods.window import (
+    Pane,
+    Update,
+    Window,
+    is_layer,
+    normal_rows,
+    put_row,
+    with_layer,
+)
 from sapm.numerics import lstsq
 from sapm.numerics.jets import Jet
 from sapm.numerics.layers import Dense

@@ -249,8 +249,8 @@ class GaussNewtonEngine(eqx.Module):
         if not point.network.dense:
             if self.free:
                 raise ValueError(
-                    "steps on a penalty loss need a network of dense layers; use lifted=0 or "
-                    "model='ls'."
+                    "steps on a penalty loss: got layers that are not dense, expected a network of "
+                    "dense layers; use model='ls'."
                 )
             rows, rho = jacobian(obj.terms, point.network)
             matrix = self._matrix(rows)
@@ -568,7 +568,7 @@ def gauss_newton(
 
     Parameters
     ----------
-    obj : the terms and the model.
+    obj : the terms and the model; "ls" for steps on the true loss alone.
     widths, sigma : the layer widths m_0 … m_L and the activation.
     lifted : the number of steps on the penalty loss of PM or SAPM, before those on the true loss.
         Default: all.
@@ -584,8 +584,6 @@ def gauss_newton(
     check_widths(obj, widths)
     tangents = sum(len(term.y) * term.channels for term in obj.terms)
     algebra = algebra or choose_algebra(sum(term.y.size for term in obj.terms), tangents, widths)
-    if lifted == 0:
-        obj = replace(obj, model="ls")
     steps = 0 if obj.model == "ls" else (2**62 if lifted is None else lifted)
     bend = bend and sigma.name != "relu" and all(term.squared for term in obj.terms)
     damping = start_damping(sigma) if damping is None else damping

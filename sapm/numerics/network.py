@@ -2,7 +2,8 @@
 
     u_1 = layer_1(x),    u_l = layer_l(σ(u_{l-1})) for l = 2 … L
 
-The output is u_L. Equal layers in a row are stacked, so that a loop over them is compiled once.
+The output is u_L. Successive layers of equal shape are stacked, so that a loop over them is
+compiled once.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ NO_RUN: Run = (1, 0)
 
 
 def equal_run(widths: Sequence[int]) -> Run:
-    """The longest run p..q of layers below the top with square weights of one shape.
+    """The longest run p..q of successive layers with square weights of one shape; NO_RUN if there
+    is none. The top layer is not part of a run: 1 ≤ p and q < L.
 
-    1 ≤ p and q < L; NO_RUN if there is none. `widths` are m_0 … m_L.
+    Parameters
+    ----------
+    widths : m_0 … m_L.
     """
     best = NO_RUN
     depth = len(widths) - 1
@@ -46,14 +50,15 @@ def equal_run(widths: Sequence[int]) -> Run:
 
 
 class Stack(eqx.Module):
-    """One pytree for every layer l = first, first+1, ….
+    """A sequence of pytrees, one for every layer l = first, first+1, …. Those of the run p..q are
+    equal in shape, and are stacked.
 
-    The l in `stack[l]` and `stack.set(l, new)` is an integer, or a traced number within p..q.
+    In `stack[l]` and `stack.set(l, new)`, l is an integer, or a traced number within p..q.
 
     Parameters
     ----------
     head : the layers below p.
-    body : the layers p..q, which are equal in shape, on a leading axis; None if there are none.
+    body : the layers p..q on a leading axis; None if there are none.
     tail : the layers above q.
     run : (p, q).
     first : the number of the first layer.
@@ -67,7 +72,7 @@ class Stack(eqx.Module):
 
     @staticmethod
     def build(make: Callable, first: int, last: int, run: Run) -> Stack:
-        """make(l) for l = first..last; traced once for the layers of the run, by `jax.vmap`."""
+        """The stack of make(l) for l = first..last. `jax.vmap` traces `make` once for the run."""
         p, q = run
         body = jax.vmap(make)(jnp.arange(p, q + 1)) if q >= p else None
         tail = range(max(q + 1, p), last + 1)
@@ -116,7 +121,7 @@ class Stack(eqx.Module):
         return replace(self, **{part: (*old[:i], new, *old[i + 1 :])})
 
     def set_range(self, l: int, new) -> Stack:
-        """The same stack with layers l, l+1, … of the run replaced by those stacked in `new`."""
+        """The same stack with layers l, l+1, … of the run replaced by `new`, a stacked pytree."""
         i = l - self.run[0]
         return replace(
             self,
@@ -126,15 +131,17 @@ class Stack(eqx.Module):
         )
 
     def map(self, f: Callable) -> Stack:
-        """f(x_l) for every layer; traced once for the run."""
+        """The stack of f(x_l) for every layer l. f is traced once for all of the run."""
         body = None if self.body is None else jax.vmap(f)(self.body)
         return Stack(tuple(map(f, self.head)), body, tuple(map(f, self.tail)), self.run, self.first)
 
     def scan(self, f: Callable, carry, *others: Stack, reverse: bool = False) -> tuple[Any, Stack]:
-        """carry, y_l = f(carry, x_l, *others_l) for l = first, first+1, …, or downwards.
+        """The loop carry, y_l = f(carry, x_l, *others_l) over all layers. Returns the last carry
+        and the stack of the y_l.
 
-        The run is one `lax.scan`, so that f is traced once for it. Returns the last carry and the
-        stack of the y_l.
+        The run is one `lax.scan`, so f is traced once for all of it.
+
+        reverse: whether the loop goes from the last layer to the first.
         """
         stacks = (self, *others)
         results: dict[str, Any] = {"head": [], "body": None, "tail": []}
@@ -158,7 +165,7 @@ class Stack(eqx.Module):
         return carry, stack
 
     def total(self, f: Callable, *others: Stack) -> Array:
-        """Σ_l f(x_l, *others_l), with a loop over the layers of the run."""
+        """Σ_l f(x_l, *others_l). The layers of the run are one `lax.scan`."""
         stacks = self.zip(*others)
         ends = reduce(jnp.add, [f(*layer) for layer in (*stacks.head, *stacks.tail)])
         if stacks.body is None:
@@ -166,7 +173,7 @@ class Stack(eqx.Module):
         return lax.scan(lambda sum, layer: (sum + f(*layer), None), ends, stacks.body)[0]
 
     def zip(self, *others: Stack) -> Stack:
-        """The tuple (x_l, *others_l) for every layer."""
+        """The stack of the tuples (x_l, *others_l)."""
         stacks = (self, *others)
         head = tuple(zip(*(stack.head for stack in stacks), strict=True))
         body = None if self.body is None else tuple(stack.body for stack in stacks)
@@ -174,7 +181,9 @@ class Stack(eqx.Module):
         return Stack(head, body, tail, self.run, self.first)
 
     def shift(self, bottom) -> Stack:
-        """Move every layer up by one; the first is then `bottom`, and the last one is dropped."""
+        """The stack in which every layer is moved up by one. `bottom` becomes the first layer, and
+        the last layer is dropped.
+        """
         layers = [bottom, *self.head]
         head = layers[:-1]
         body = None
@@ -229,25 +238,25 @@ class Stack(eqx.Module):
         return replace(self, head=(new, *self.head), first=self.first - 1)
 
     def grow(self) -> Stack:
-        """The stack with the run p-1..q in place of p..q."""
+        """The same stack, in which layer p-1 has become part of the run: it is p-1..q."""
         if self.run == NO_RUN:
             return self
-        (p, q), *head, below = self.run, *self.head
-        run = (p - 1, q)
-        below = jax.tree.map(lambda x: x[None], below)
+        p, q = self.run
+        *head, last = self.head
+        below = jax.tree.map(lambda x: x[None], last)
         body = (
             below
             if self.body is None
             else jax.tree.map(lambda x, y: jnp.concatenate([x, y]), below, self.body)
         )
-        return replace(self, head=tuple(head), body=body, run=run)
+        return replace(self, head=tuple(head), body=body, run=(p - 1, q))
 
     def layers(self) -> list:
         """All layers as a list."""
         return [self[l] for l in range(self.first, self.last + 1)]
 
     def rows(self):
-        """All layers, which must be equal in shape, on one leading axis."""
+        """All layers as one pytree with a leading axis of layers. They must be equal in shape."""
         body = [] if self.body is None else [self.body]
 
         def grow(part):
@@ -265,7 +274,8 @@ class Network(eqx.Module):
     ----------
     stack : the layers; `stack[l]` is layer l.
     sigma : the activation.
-    constants : how many of the last outputs do not depend on the input. Their rows of W_L stay 0.
+    constants : the number of outputs that do not depend on the input. They are the last outputs,
+        and their rows of W_L are 0.
     """
 
     stack: Stack
@@ -293,7 +303,7 @@ class Network(eqx.Module):
 
     @staticmethod
     def chain(layers: Sequence[Layer], sigma: Activation) -> Network:
-        """The network of these layers, of any kind; equal ones in a row are stacked."""
+        """The network of these layers, of any kind. Successive equal layers are stacked."""
         if len(layers) < 2:
             raise ValueError(f"a network needs at least 2 layers, got {len(layers)}.")
         for l, (below, layer) in enumerate(itertools.pairwise(layers), 2):
@@ -309,7 +319,7 @@ class Network(eqx.Module):
         def kind(layer: Layer):
             return jax.tree.structure(layer), [leaf.shape for leaf in jax.tree.leaves(layer)]
 
-        # There is no activation before the first layer, so it is not part of a run.
+        # The first layer has no activation before it, so it is not part of a run.
         runs = [
             (p, q)
             for p in range(2, len(layers))
@@ -326,7 +336,7 @@ class Network(eqx.Module):
         return all(type(layer) is Dense for layer in parts if layer is not None)
 
     def layer(self, l) -> Any:
-        """Layer l; at the top with 0 for the weights of constants."""
+        """Layer l. In the top layer, the weights of constants are set to 0."""
         layer = self.stack[l]
         if not self.constants or not isinstance(l, int) or l != self.depth:
             return layer
@@ -348,9 +358,9 @@ class Network(eqx.Module):
         return replace(self, stack=Stack.of(self.stack.layers(), NO_RUN))
 
     def widen_input(self, width: int) -> Network:
-        """The same function of inputs that are padded with zeros to that width.
+        """The same function of inputs that are padded with zeros to `width`.
 
-        If layer 1 is then equal in shape to the run above it, it becomes part of the run.
+        If layer 1 then has the shape of the run above it, it becomes part of the run.
         """
         stack = self.stack
         first = self.stack[1]
@@ -372,7 +382,7 @@ class Network(eqx.Module):
         return [(np.asarray(layer.W), np.asarray(layer.b)) for layer in self.stack.layers()]
 
     def preactivations(self, x: Jet) -> Stack:
-        """u_1 … u_L along the forward pass; u_L is the output."""
+        """The jets u_1 … u_L of the forward pass; u_L is the output."""
         dtype = jax.tree.leaves(self.stack.top)[0].dtype
         x = jax.tree.map(lambda a: a.astype(dtype), x)
         below = self.stack.below()
@@ -398,28 +408,32 @@ class Network(eqx.Module):
         return self.preactivations(x).top
 
 
-# Of the initialiser "features": the largest frequency of random features, and the factor by which
-# they are made small, so that the layers above are nearly linear.
+# For the initialiser "features": the largest frequency of the random features, and the factor that
+# makes them so small that the layers above are nearly linear.
 FEATURE_FREQUENCY = 2.0
 FEATURE_SCALE = 0.1
 
-# Initialisers: (key, W's shape (out, in), layer l, depth L, σ) → (W, b).
+# An initialiser maps (key, shape (out, in) of W, layer l, depth L, σ) to (W, b).
 
 
 def _is(l, number: int) -> bool:
-    """Whether l is this number; a traced l is in the run, neither the first nor the last layer."""
+    """Whether l is this number, that of the first or the last layer. A traced l is in the run
+    between them, so it is neither.
+    """
     return isinstance(l, int) and l == number
 
 
 def _paper(key, shape, l, depth, sigma):
-    """W and b uniform on ±M^(-1/2), with the width M of the layer; for the last, of that below."""
+    """W and b uniform in ±M^(-1/2). M is the width of the layer, and for the last layer that of the
+    layer below.
+    """
     bound = (shape[1] if _is(l, depth) else shape[0]) ** -0.5
     draw = jax.random.uniform(key, (shape[0], shape[1] + 1), jnp.float64, -bound, bound)
     return draw[:, :-1], draw[:, -1]
 
 
 def _from(make: Callable[[Activation], Callable]) -> Callable:
-    """W by an initialiser of `jax.nn.initializers`, and b = 0."""
+    """The initialiser with b = 0 and W by make(σ), an initialiser of `jax.nn.initializers`."""
 
     def init(key, shape, l, depth, sigma):
         return make(sigma)(key, shape[::-1], jnp.float64).T, jnp.zeros(shape[0])
@@ -428,12 +442,10 @@ def _from(make: Callable[[Activation], Callable]) -> Callable:
 
 
 def _looks_linear(key, shape, l, depth, sigma):
-    """Mirrored orthogonal weights, with which the network starts as a linear map:
+    """Orthogonal weights, mirrored so that the network starts as a linear map.
 
-        relu(h) - relu(-h) = h
-
-    Hidden units form pairs ±h. If the width is odd, the last unit has He weights, and the weights
-    of its output are 0.
+    Hidden units form pairs with the inputs h and -h, and relu(h) - relu(-h) = h. If the width is
+    odd, the last unit is alone. It has He weights, and the weights of its output are 0.
     """
     out, inner = shape
     first = _is(l, 1)
@@ -455,9 +467,8 @@ def _looks_linear(key, shape, l, depth, sigma):
 
 
 def _features(key, shape, l, depth, sigma):
-    """Random features in the first layer, which the other layers pass on.
-
-    These have orthogonal weights and small values, so that they are nearly linear.
+    """Random features in the first layer. The other layers are nearly linear, so they pass the
+    features on: their weights are orthogonal, and the values in them are small.
     """
     if _is(l, 1):
         draw = jax.random.uniform(
@@ -498,14 +509,16 @@ def initialise(
     widths : the layer widths m_0 … m_L.
     sigma : the activation.
     init : the name of an initialiser (`INITIALISERS`).
-    constants : (q,), optional, the values of the last q outputs, which do not depend on the input.
+    constants : (q,) the values of the last q outputs, which do not depend on the input; None: there
+        are no such outputs.
     """
     if len(widths) < 3 or min(widths) < 1:
         raise ValueError(
             f"widths={list(widths)} need an input, at least one hidden width and an output, each "
             "at least 1."
         )
-    depth, (p, q) = len(widths) - 1, equal_run(widths)
+    depth = len(widths) - 1
+    p, q = equal_run(widths)
     keys = jax.random.split(key, depth)
 
     def layer(l) -> Dense:
@@ -516,7 +529,7 @@ def initialise(
     stack = stack.grow() if p == 1 else stack
     if constants is None:
         return Network(stack, sigma)
-    q = len(constants)
+    count = len(constants)
     top = stack[depth]
-    top = Dense(top.W.at[-q:].set(0.0), top.b.at[-q:].set(constants))
-    return Network(stack.set(depth, top), sigma, q)
+    top = Dense(top.W.at[-count:].set(0.0), top.b.at[-count:].set(constants))
+    return Network(stack.set(depth, top), sigma, count)

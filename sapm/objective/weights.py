@@ -275,12 +275,12 @@ def bound(
         return (
             None,
             None,
-            "PM's loss does not bound the true loss: no theorem ties them, and in practice they "
-            "part.",
+            "PM's loss does not bound the true loss: there is no theorem, and in practice the true "
+            "loss can grow while PM's loss falls.",
         )
     pde = any(term.is_pde for term in obj.terms)
     if network is not None and not network.dense:
-        return _bound_of_chain(obj, sigma, pde)
+        return _bound_of_chain(obj, sigma, pde, network)
     plain = all(term.separable for term in obj.terms)
     needed = {"lipschitz": "σ"} | (
         {"slope": "the size of σ'", "slope_lipschitz": "σ'"} if pde else {}
@@ -300,8 +300,8 @@ def bound(
         return (
             None,
             None,
-            "no certificate: the Lipschitz constant of a nonlinear residual is known at a point "
-            "alone.",
+            "no certificate: the Lipschitz constant of a nonlinear residual depends on the point, "
+            "and no point is given.",
         )
     constants = [term_constants(obj, sigma, i, steep) for i in range(len(obj.terms))]
     L = obj.depth
@@ -317,7 +317,7 @@ def bound(
 
 
 def _bound_of_chain(
-    obj: Objective, sigma: Activation, pde: bool
+    obj: Objective, sigma: Activation, pde: bool, network: Network
 ) -> tuple[float | None, float | None, str]:
     """The bound for a chain of layers with gains and terms on its values:
 
@@ -331,6 +331,13 @@ def _bound_of_chain(
             None,
             "no certificate: for derivatives the theorems are about dense layers.",
         )
+    for l, layer in enumerate(network.stack.layers(), 1):
+        if layer.gain() is None:
+            return (
+                None,
+                None,
+                f"no certificate: layer {l}, {type(layer).__name__}, has no proven gain.",
+            )
     if sigma.lipschitz is None or sigma.lipschitz > 1:
         return (
             None,

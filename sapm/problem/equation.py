@@ -4,9 +4,9 @@ Tracing the residual shows which derivatives of u it uses. A linear residual has
 
     residual(p, u) = Σ_ij A_ij(p) ∂_i ∂_j u + Σ_i c_i(p) ∂_i u + c0(p) u - f(p)
 
-Its coefficients are its slopes in the derivatives of u, computed exactly by forward mode, and -f is
-its value at u = 0. The residual is linear if the slopes do not depend on u. A nonlinear residual is
-used as it is, on jets along the directions that its derivatives need.
+Its coefficients are its slopes with respect to the derivatives of u, computed exactly by forward
+mode, and -f is its value at u = 0. The residual is linear if the slopes do not depend on u. A
+nonlinear residual is evaluated itself, on jets along the directions that its derivatives need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂�
 
 
 def derivative_name(key: Key) -> str:
-    """A derivative as a user writes it."""
+    """A derivative as a user writes it: "u.value", "u.x", "u.tx"."""
     return "u." + ("".join(key) if key else "value")
 
 
@@ -45,9 +45,9 @@ class Unknown:
     names
         The coordinates.
     give
-        A derivative → its number at the point.
+        Maps the key of a derivative to its value at the point.
     called
-        The name of the function in errors.
+        The name of the function, for errors.
     """
 
     def __init__(self, names: Sequence[str], give: Callable[[Key], Any], called: str = "u"):
@@ -57,9 +57,11 @@ class Unknown:
 
     @property
     def value(self):
+        """u itself at the point."""
         return self._give(())
 
     def d(self, *coordinates: str):
+        """The derivative of u along these coordinates, in any order: ∂²u/∂t∂x for ("t", "x")."""
         for name in coordinates:
             if name not in self._names:
                 asked = f"{self._called}.d({name!r}) asks for a derivative along {brief(name)}"
@@ -93,8 +95,9 @@ class Unknown:
                 *self._names,
                 *("".join(pair) for pair in combinations_with_replacement(self._names, 2)),
             ]
+            u = self._called
             raise ValueError(
-                f"{(u := self._called)}.{name} is not known where the coordinates are "
+                f"{u}.{name} is not known where the coordinates are "
                 f"{', '.join(self._names)}; use {u}.value, "
                 f"{', '.join(f'{u}.{n}' for n in self._names)} "
                 f'or {u}.d("{self._names[0]}") for derivatives.'
@@ -108,7 +111,15 @@ class Unknown:
 
 
 def unknown_names(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the unknown functions: the arguments of residual(p, u, …) after the point."""
+    """The names of the unknown functions: the arguments of residual(p, u, …) after the point.
+
+    Parameters
+    ----------
+    residual
+        The function that the user gave.
+    coordinates
+        The coordinates. They show whether the point was forgotten.
+    """
     if not callable(residual):
         raise TypeError(
             f"residual is {brief(residual)}; give a function of the point and of u: lambda p, u: "
@@ -126,28 +137,26 @@ def unknown_names(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[
     named = [a.name for a in arguments if a.kind is a.KEYWORD_ONLY and a.default is a.empty]
     if named:
         raise TypeError(
-            f"residual wants {named[0]} by its name; it is called with the point and what is to "
-            "be found: lambda p, u: …"
+            f"residual: got the keyword-only argument {named[0]}, expected the point and the "
+            "unknown functions by position; write lambda p, u: …"
         )
     if len(names) < 2:
         raise TypeError(
-            f"residual takes {len(names)} arguments; it must take the point and what is to be "
-            "found: lambda p, u: …, "
-            "or lambda p, u, v: … for two functions."
+            f"residual takes {len(names)} arguments; it must take the point and the unknown "
+            "functions: lambda p, u: …, or lambda p, u, v: … for two functions."
         )
     if names[0] == "u" or (names[0] in coordinates and {*names[1:]} & {*coordinates}):
         how = ", ".join(f"p.{name}" for name in coordinates)
         raise TypeError(
             f"residual takes ({', '.join(names)}); it must take the point, which has the "
-            f"coordinates ({how}), and then what "
-            "is to be found: lambda p, u: …"
+            f"coordinates ({how}), and then the unknown functions: lambda p, u: …"
         )
     return tuple(names[1:])
 
 
 def _unused_parameters(equation: Equation, x: np.ndarray) -> list[str]:
-    """The parameters on which the residual does not depend, at the points x and for random
-    derivatives of u.
+    """The parameters on which the residual does not depend. This is tested at the points x, for
+    random derivatives of u.
     """
     if not equation.parameters:
         return []
@@ -165,7 +174,7 @@ def _unused_parameters(equation: Equation, x: np.ndarray) -> list[str]:
 
 @dataclass(eq=False)
 class Equation:
-    """A residual, and the properties that tracing has shown.
+    """A residual, and its properties as found by tracing.
 
     Parameters
     ----------
@@ -182,12 +191,13 @@ class Equation:
     rows
         The number of equations.
     traced
-        Whether JAX can trace the residual in p too (no NumPy, no `if`).
+        Whether JAX can trace the residual as a function of p too, since it uses no NumPy and no
+        `if` on p.
     nonlinear
-        The nonlinear term in words; "" for a linear residual. One with several fields, parameters
-        or rows, or of order 3 or more, is treated as nonlinear.
+        The nonlinear term in words; "" for a linear residual. A residual with several fields or
+        rows, with parameters, or of order 3 or more, is treated as nonlinear.
     subject
-        The residual in the words of an error.
+        What the residual is, for errors.
     """
 
     names: tuple[str, ...]
@@ -201,7 +211,7 @@ class Equation:
     subject: str = "the residual"
 
     def __getstate__(self) -> dict:
-        # Without the compiled function, which is made again when it is needed.
+        # The compiled function is left out. It is made again when it is needed.
         return {name: value for name, value in vars(self).items() if name != "function"}
 
     @property
@@ -216,14 +226,14 @@ class Equation:
 
     @property
     def channels(self) -> int:
-        """The largest number of derivative channels of a sample."""
+        """The largest number of derivative channels that a sample can have."""
         if self.nonlinear:
             return sum(self.orders) if self.orders else len(self.directions) + len(self.forms)
         return 1 + len({name for key in self.keys if len(key) == 2 for name in key})
 
     @property
     def higher_term(self) -> str:
-        """The term that is nonlinear or of order 2 or more, in words."""
+        """The term that is nonlinear, or else the first of order 2 or more, in words."""
         return self.nonlinear or derivative_name(
             next((key for key in self.keys if len(key) > 1), ())
         )
@@ -238,7 +248,7 @@ class Equation:
         numbers
             The parameters.
         derivative
-            (index of a field, key) → that derivative of it.
+            Maps (index of a field, key of a derivative) to the value of that derivative.
         """
         u = [
             Unknown(self.names, partial(derivative, i), name) for i, name in enumerate(self.fields)
@@ -248,20 +258,32 @@ class Equation:
             return numbers_of(self.residual(point, *u), self.subject, several=True)
         except AttributeError as error:
             if isinstance(error.obj, (float, jax.Array)) and split(str(error.name), self.names):
-                u, *_, name = (self.fields[0], *self.names)
+                function = self.fields[0]
+                name = self.names[-1]
                 raise ValueError(
                     f"{error.name!r} was asked of a number, such as a coordinate or a "
                     "derivative; a second derivative is written "
-                    f'in one: {u}.{name}{name}, or {u}.d("{name}", "{name}").'
+                    f'in one: {function}.{name}{name}, or {function}.d("{name}", "{name}").'
                 ) from None
             raise
         except TypeError as error:
-            if f"{Unknown.__module__}.{Unknown.__qualname__}" in str(error):  # what jnp.sin(u) says
+            # jnp.sin(u), for example, raises a TypeError that names the class of u
+            if f"{Unknown.__module__}.{Unknown.__qualname__}" in str(error):
                 u[0]._not_a_number()
             raise
 
     def at(self, row, v, numbers=None):
-        """The residual at one point, (rows,), for the derivatives v (keys, fields)."""
+        """The residual at one point, (rows,).
+
+        Parameters
+        ----------
+        row : (d,)
+            The point.
+        v : (keys, fields)
+            The derivatives of the unknown functions.
+        numbers
+            The parameters; None: their first guesses.
+        """
 
         def derivative(i: int, key: Key):
             if key not in self.keys:
@@ -278,7 +300,9 @@ class Equation:
         return self.at(row, v[:, None])[0]
 
     def _record(self, row, number) -> Any:
-        """The residual with this number for every derivative; adds those it uses to `keys`."""
+        """The residual, where every derivative has the value `number`. The derivatives that the
+        residual uses are added to `keys`.
+        """
 
         def derivative(i: int, key: Key):
             if key not in self.keys:
@@ -292,7 +316,7 @@ class Equation:
     def _trace(self, x: np.ndarray) -> None:
         """Find the number of rows and the derivatives that the residual uses, at the points x."""
         with np.errstate(all="ignore"):
-            # Outside JAX first, where the errors of the user's function are clearer.
+            # First without JAX, since errors in the user's function are clearer then.
             self.rows = len(self._record(x[0], 0.5))
         try:
             jax.eval_shape(self._record, jnp.zeros(len(self.names)), jnp.zeros(()))
@@ -311,7 +335,7 @@ class Equation:
         parameters: dict[str, float],
         condition: str,
     ) -> Equation:
-        """The residual of a condition on faces, as a function of a jet; linear or not.
+        """The residual of a condition on faces, linear or not. It is evaluated on jets.
 
         Parameters
         ----------
@@ -340,7 +364,7 @@ class Equation:
                 f"{equation.subject} uses NumPy or `if`; use jax.numpy and jnp.where there."
             )
         if not any(equation.keys):
-            equation.keys.append((equation.names[0],))  # a jet needs a direction
+            equation.keys.append((equation.names[0],))  # a jet needs at least one direction
         return equation
 
     @staticmethod
@@ -403,6 +427,8 @@ class Equation:
         def at(v):
             return equation.jacobian(x, np.broadcast_to(v, (len(x), len(equation.keys))))
 
+        # The residual is linear if its slopes are the same for all v: for v = 0, for one derivative
+        # of each kind alone, and for all derivatives at random.
         c = at(np.zeros(len(equation.keys)))
         rng = np.random.default_rng(0)
         k = len(equation.keys)
@@ -434,14 +460,22 @@ class Equation:
             key and np.any(column != 0) for key, column in zip(equation.keys, c.T, strict=True)
         ):
             raise ValueError(
-                "the residual does not depend on u: all its derivatives have the coefficient 0. "
-                "It is what is to be 0: "
-                "u.t - u.xx, and not u.t == u.xx."
+                "the residual does not depend on u: got the coefficient 0 for every derivative, "
+                "expected one that is not 0; write the difference of both sides, u.t - u.xx, not "
+                "the comparison u.t == u.xx."
             )
         return equation
 
     def jacobian(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """The slopes of the residual in its derivatives, (n, keys), at the points x."""
+        """The slopes of the residual with respect to the derivatives of u, (n, keys).
+
+        Parameters
+        ----------
+        x : (n, d)
+            Points.
+        v : (n, keys)
+            The derivatives of u at which the slopes are taken.
+        """
         slopes = jax.jacfwd(self._scalar_at, argnums=1)
         if self.traced:
             return np.asarray(jax.vmap(slopes)(jnp.asarray(x), jnp.asarray(v)))
@@ -456,9 +490,16 @@ class Equation:
 
     @float64
     def coefficients(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """A (n, d, d), c (n, d), c0 (n,) and f (n,) of a linear residual at the points x."""
+        """The coefficients A (n, d, d), c (n, d), c0 (n,) and f (n,) of a linear residual.
+
+        Parameters
+        ----------
+        x : (n, d)
+            Points.
+        """
         x = np.asarray(x, float)
-        (n, d), zero = x.shape, np.zeros((len(x), len(self.keys)))
+        n, d = x.shape
+        zero = np.zeros((n, len(self.keys)))
         partial = self.jacobian(x, zero)
         f = -self._values(x, zero)
         A = np.zeros((n, d, d))
@@ -478,8 +519,8 @@ class Equation:
         if bad.any():
             raise ValueError(
                 f"the residual is not finite at {point_text(self.names, x[bad.argmax()])}, or "
-                f"larger than {LARGEST_SIZE:g}; its coefficients must be numbers: is it a quotient "
-                "by 0, or the root of something negative? If it is large, use other units."
+                f"larger than {LARGEST_SIZE:g}; avoid a quotient by 0 and the root of a negative "
+                "number there. If the residual is large, use other units."
             )
         v = np.random.default_rng(1).normal(size=zero.shape)
         parts = np.concatenate([partial * v, -f[:, None]], axis=1)
@@ -487,15 +528,17 @@ class Equation:
         if wrong.any():
             where = point_text(self.names, x[wrong.argmax()])
             raise ValueError(
-                f"the residual is linear at the points probed but not at {where}: is it a step "
-                "in u, by `if` or jnp.where? "
-                "Smooth it, as jax.nn.sigmoid((u.value - 0.5) / 0.02) does. A term that is 0 at "
-                "most points must be small there."
+                f"the residual is linear at the points probed but not at {where}; if it has a step "
+                "in u (`if` or jnp.where), replace the step by a smooth function, such as "
+                "jax.nn.sigmoid((u.value - 0.5) / 0.02). If a nonlinear term is 0 at most points, "
+                "make it small there, but not 0."
             )
         return A, c, c0, f
 
     def keys_of_fields(self, x: np.ndarray) -> list[list[tuple[str, ...]]]:
-        """The derivatives of every field that the residual contains."""
+        """For every field, its derivatives that the residual contains. This is tested at the points
+        x, (n, d).
+        """
         used = np.any(self.slopes(x) != 0, axis=(0, 1))
         return [
             [key for key, on in zip(self.keys, used[:, i], strict=True) if on]
@@ -504,9 +547,10 @@ class Equation:
 
     @float64
     def slopes(self, x: np.ndarray) -> np.ndarray:
-        """The slopes of every equation in every derivative of every field, (n, rows, keys, fields).
+        """The slopes of every equation with respect to every derivative of every field:
+        (n, rows, keys, fields).
 
-        They are taken at the points x, for random derivatives and parameters.
+        They are taken at the points x, (n, d), for random derivatives and parameters.
         """
         sizes = ((len(x), len(self.keys), len(self.fields)), (len(x), len(self.parameters)))
         v, numbers = (jnp.asarray(np.random.default_rng(0).normal(size=size)) for size in sizes)
@@ -517,14 +561,16 @@ class Equation:
         return np.asarray(jax.vmap(at)(jnp.asarray(x), v, numbers))
 
     def first_order_form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The coefficients c (n, d) of first derivatives and the right-hand side f (n,)."""
+        """The coefficients c (n, d) of the first derivatives, and the right-hand side f (n,), of a
+        linear residual at the points x, (n, d).
+        """
         _, c, _, f = self.coefficients(x)
         return c, f
 
     def pointwise(self) -> Callable[[np.ndarray], np.ndarray]:
-        """A function point → (c_1, …, c_d, c0, f) of a linear residual of first order.
+        """The coefficients of a linear residual of first order, as a function of one point.
 
-        It is compiled, for many calls with one point each.
+        The function maps a point (d,) to (c_1, …, c_d, c0, f). It is compiled, for many calls.
         """
         d = len(self.names)
         where = [self.names.index(key[0]) if key else d for key in self.keys]
@@ -557,10 +603,10 @@ class Equation:
 
     @cached_property
     def directions(self) -> list[tuple[int, ...]]:
-        """The directions of the derivatives of a nonlinear residual, integer vectors.
+        """The directions along which a nonlinear residual needs derivatives, as integer vectors.
 
-        Up to order 2: the coordinates, then i and j together for each mixed derivative ∂_i ∂_j.
-        Above: those that `polarised` needs.
+        Up to order 2: the coordinate directions e_i, then e_i + e_j for each mixed derivative
+        ∂_i ∂_j. For a higher order: those that `polarised` needs.
         """
         d = len(self.names)
         if self.order > 2:
@@ -615,10 +661,10 @@ class Equation:
 
     @cached_property
     def function(self) -> Callable:
-        """(x, outputs, channels of all outputs) → the residual at one point.
+        """The residual at one point as a function of (x, outputs, channels of all outputs).
 
-        The last outputs are the parameters. An equal equation has the same function object, so that
-        programs compiled for it are used again.
+        The last outputs are the parameters. Equal equations share one function object, so that a
+        program that was compiled for one of them serves the others too.
         """
         fields = len(self.fields)
         pick = self._picked_by_order if self.orders else self._picked

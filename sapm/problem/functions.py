@@ -40,9 +40,9 @@ USER_ERRORS = (
 
 
 def none_if_fails(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """The value of a call that runs a user's function; None where that function fails.
+    """function(*args, **kwargs), where a user's function is called; None if that raises an error.
 
-    For advice only, which may ask a function for values at points that training never uses.
+    This is for advice only: it may evaluate a function at points that training never uses.
     """
     try:
         return function(*args, **kwargs)
@@ -57,6 +57,8 @@ def function_of_point(what: str, function) -> Callable:
     ----------
     what
         What the function is, for errors: "f", "the datum of Dirichlet".
+    function
+        What the user gave.
     """
     if not callable(function):
         raise TypeError(
@@ -122,9 +124,9 @@ def evaluate(
     several: bool = False,
     finite: bool = True,
 ) -> np.ndarray:
-    """A user's function of one point at every row of x: (n, outputs).
+    """The values of a user's function of one point at every row of x, (n, outputs).
 
-    It is vectorised where it can be traced, and called row by row otherwise.
+    The function is vectorised if JAX can trace it, and called row by row otherwise.
 
     Parameters
     ----------
@@ -146,9 +148,9 @@ def evaluate(
     x = np.asarray(x, float)
     with np.errstate(all="ignore"):
         try:
-            at_row(x[0])  # outside JAX first, where a mistake gives its own error
+            at_row(x[0])  # first without JAX, since errors in the user's function are clearer then
         except NotANumber as error:
-            raise ValueError(str(error)) from None  # without what JAX adds
+            raise ValueError(str(error)) from None  # without JAX's part of the traceback
         try:
             values = np.asarray(jax.vmap(at_row)(jnp.asarray(x)))
         except NEEDS_NUMBERS:
@@ -165,7 +167,7 @@ def evaluate(
 
 
 def table(name: str, rows, columns: int | None = None) -> np.ndarray:
-    """A finite array (n, columns) of float64; a vector becomes one column.
+    """A user's data as an array (n, columns) of finite float64; a vector becomes one column.
 
     Parameters
     ----------
@@ -180,7 +182,7 @@ def table(name: str, rows, columns: int | None = None) -> np.ndarray:
     x = _real_numbers(rows)
     if x is None:
         raise TypeError(
-            f"{name} must hold real numbers, as many in every row; "
+            f"{name} must hold real numbers in rows of equal length (no ragged list); "
             f"got {type(rows).__name__}: {brief(rows)}."
         )
     x = x[:, None] if x.ndim == 1 else x
@@ -202,7 +204,7 @@ def table(name: str, rows, columns: int | None = None) -> np.ndarray:
 
 
 def _real_numbers(rows) -> np.ndarray | None:
-    """An array of floats; None if these are no real numbers, or a ragged list."""
+    """The rows as an array of floats; None for anything but real numbers, and for a ragged list."""
     try:
         x = np.asarray(rows)
         if x.dtype.kind == "O" and not all(
@@ -226,7 +228,7 @@ def check_unmasked(name: str, rows) -> None:
 
 
 def check_sizes(name: str, largest: np.ndarray) -> None:
-    """Raise an error where squares of a column would overflow or underflow.
+    """Raise an error if squares of the numbers in a column would overflow or underflow.
 
     Parameters
     ----------
@@ -243,7 +245,7 @@ def check_sizes(name: str, largest: np.ndarray) -> None:
 
 
 def checked_domain(domain) -> Domain:
-    """The domain, or an error where it is none."""
+    """The domain. Raise an error if it is not a domain."""
     if not isinstance(domain, Shape):
         raise TypeError(
             f"domain={brief(domain)} is not a domain; use sapm.Box(t=(0, 1), x=(-1, 1)), "
@@ -272,15 +274,21 @@ def interior_points(domain: Domain, points, what: str, start: int) -> np.ndarray
 
 
 def check_inside(domain: Domain, x: np.ndarray, what: str) -> None:
-    """Raise an error where a point lies outside the domain."""
+    """Raise an error if one of the points x, (n, d), lies outside the domain.
+
+    Parameters
+    ----------
+    what
+        What the points are, for errors.
+    """
     outside = domain.gap(x) < -1e-9
     if outside.any():
         at = point_text(domain.names, x[outside.argmax()])
-        raise ValueError(f"{what} has a point outside the domain: {at}.")
+        raise ValueError(f"{what} has a point outside the domain: {at}; leave this point out.")
 
 
 def no_points(test_points) -> bool:
-    """Whether no test points are asked for."""
+    """Whether the user asked for no test points: the number 0, not an array."""
     return isinstance(test_points, (int, np.integer)) and test_points == 0
 
 
@@ -294,16 +302,17 @@ _PROGRAMS: WeakValueDictionary[bytes, Callable] = WeakValueDictionary()
 
 @float64
 def shared_program(function: Callable, *shapes: tuple[int, ...]) -> Callable:
-    """The traced program of a function of arrays; the same object for the same program.
+    """A traced function of arrays, as one shared object for all functions with the same program.
 
-    Programs compiled for it are then found again where a problem is stated anew. The text of the
-    program and of its first two derivatives is compared, constants included, so that a number that
-    has changed since gives another program.
+    If a problem is stated twice, JAX then finds the programs that were compiled for the first
+    statement. Two functions have the same program if the text of the program and of its first two
+    derivatives is the same. The text contains the constants, so a function with another constant
+    is another program.
 
     Parameters
     ----------
     function
-        A function of arrays; returned as it is where it cannot be traced or differentiated.
+        A function of arrays. It is returned unchanged if it cannot be traced or differentiated.
     shapes
         The shapes of its arguments.
     """
@@ -316,7 +325,8 @@ def shared_program(function: Callable, *shapes: tuple[int, ...]) -> Callable:
 
     def trace() -> tuple[str, Any]:
         arguments = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
-        # keep_unused: otherwise functions of the first or of the second argument look the same
+        # Without keep_unused, a function of its first argument alone would have the same text as
+        # one of its second argument alone.
         text = jax.jit(bend, keep_unused=True).lower(*arguments).as_text()
         return text, jaxpr_as_fun(jax.make_jaxpr(function)(*arguments))
 

@@ -1,4 +1,4 @@
-"""A PDE with its conditions, read off its residual. It becomes `Samples`: plain arrays."""
+"""A PDE with its conditions, stated by residuals. At points it becomes `Samples`: plain arrays."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from sapm.problem.samples import Samples, embedded, hardened, operator_strength
 from sapm.scopes import float64
 
 PROBE_POINTS = 64  # points at which a residual is traced
-STRENGTH_POINTS = 256  # points from which the weight of the boundary follows
-FACE_POINTS = 256  # points that show which part of a face is an inflow
+STRENGTH_POINTS = 256  # points at which the strength of the operator is measured (`PDE.mu`)
+FACE_POINTS = 256  # points of a face that show on which part of it characteristics enter
 
 
 @by_name
@@ -71,7 +71,8 @@ class PDE:
     exact : callable, optional
         The solution as a function of one point, to measure errors; several numbers for a system.
     parameters : mapping, optional
-        Unknown numbers with a first guess each, `{"nu": 0.1}`; the residual has them as p.nu.
+        Unknown numbers with a first guess each, `{"nu": 0.1}`. In the residual they are attributes
+        of the point: p.nu.
     features : Fourier, optional
         Random Fourier features as inputs of the network, for solutions with fine detail.
 
@@ -90,9 +91,10 @@ class PDE:
     exact: Callable | None = None
     parameters: Mapping[str, float] | None = None
     features: Fourier | None = None
-    # ±1: the direction along sign · c in which information travels (first order)
+    # ±1: in a first-order linear equation with the coefficients c of the first derivatives,
+    # information travels in the direction sign · c
     sign: float = field(init=False, repr=False, compare=False)
-    # one sentence on what leaves the solution open, "" if nothing is known to
+    # a sentence on why the problem does not determine u; "" if no such reason was found
     ill_posed: str = field(init=False, repr=False, compare=False)
     equation: Equation = field(init=False, repr=False, compare=False)
     embedding: Embedding | None = field(init=False, repr=False, compare=False)
@@ -153,7 +155,9 @@ class PDE:
         return -1.0 if (c <= 0).all() and (c < 0).any() else 1.0
 
     def _check_condition(self, condition: BoundaryCondition) -> None:
-        """Evaluate a condition at a few points, so that its errors come where it is stated."""
+        """Evaluate a condition at a few points, so that a mistake in it raises an error when the
+        problem is stated, not when it is solved.
+        """
         if condition.inflow_only and not self.equation.first_order_linear:
             raise ValueError(
                 "Inflow follows the characteristics of a first-order linear equation, and the "
@@ -200,8 +204,8 @@ class PDE:
         return ansatz
 
     def _check_periodic(self, ansatz: Ansatz, i: int) -> None:
-        """Raise an error unless g and φ are periodic in coordinate i, with all derivatives of lower
-        order than the equation's.
+        """Raise an error unless g and φ are periodic in coordinate i. So must be their derivatives
+        along it, up to one order below that of the equation.
         """
         center, spread = self.domain.frame
         name = self.domain.names[i]
@@ -228,7 +232,7 @@ class PDE:
                     " leave hard=True out."
                 )
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -247,7 +251,7 @@ class PDE:
 
     @property
     def boundary_conditions(self) -> tuple[BoundaryCondition, ...]:
-        """All conditions but periodicity."""
+        """All conditions that are not `Periodic`."""
         return tuple(c for c in self.conditions if isinstance(c, BoundaryCondition))
 
     @property
@@ -294,7 +298,7 @@ class PDE:
 
     @property
     def unsupported_by_sweeps(self) -> str:
-        """What the paper's own sweeps do not support in this problem, in words; "" if nothing."""
+        """A part of the problem that the paper's sweeps do not support, in words; "" if none."""
         if not self.equation.first_order_linear:
             return self.equation.higher_term
         if () in self.equation.keys:
@@ -310,7 +314,7 @@ class PDE:
 
     @property
     def unsupported_by_penalties(self) -> str:
-        """What PM and SAPM do not support in this problem, in words; "" if nothing."""
+        """A part of the problem that PM and SAPM do not support, in words; "" if none."""
         equation = self.equation
         if self.ansatz is not None:
             return "hard conditions"
@@ -341,7 +345,9 @@ class PDE:
         return bool(equation.nonlinear) and not equation.parameters and starts
 
     def faces(self, condition: BoundaryCondition) -> tuple[str, ...]:
-        """The faces a condition holds on; unless it names them, none that is periodic."""
+        """The faces on which a condition holds: those that it names. If it names none, they are its
+        default faces, without those that are periodic.
+        """
         faces = condition.faces_in(self.domain)
         if condition.faces:
             return faces
@@ -355,16 +361,18 @@ class PDE:
         return tuple(face for face in faces if face not in periodic)
 
     def entering(self, face: str, x: np.ndarray) -> np.ndarray:
-        """Where characteristics enter through a face: sign · c·n < 0 at its points x."""
+        """(n,) At which points x of a face characteristics enter: where sign · c·n < 0, with the
+        outward normal n.
+        """
         c, _ = self.equation.first_order_form(x)
         inward = self.sign * np.sum(c * self.domain.normal(face, x), axis=1)
         return inward < -1e-12 * (1 + np.linalg.norm(c, axis=1))
 
     @property
     def mu(self) -> float:
-        """The default weight of the boundary: how strongly the operator magnifies.
+        """The default weight of the boundary: the strength of the operator of the equation.
 
-        It is measured where inputs fill [-1, 1] (`sapm.problem.samples.operator_strength`).
+        See `sapm.problem.samples.operator_strength`, which measures it in scaled inputs.
         """
         return operator_strength(
             self.interior(self.domain.points(STRENGTH_POINTS, 1)), self.domain.frame[1]
@@ -375,7 +383,8 @@ class PDE:
     def boundary(self, condition: BoundaryCondition, n: int) -> np.ndarray:
         """Points of a condition: those given with it, or n Halton points shared among its faces.
 
-        Each face gets a share by its area; of an inflow, the part where characteristics enter.
+        The share of a face is proportional to its area. For Inflow, only the part of the face where
+        characteristics enter counts.
         """
         if isinstance(condition, Observed):
             return condition.place_in(self.domain)
@@ -386,19 +395,19 @@ class PDE:
         faces = self.faces(condition)
         if not faces:
             raise ValueError(
-                f"{condition.name} holds nowhere: all faces it could be about are periodic; "
-                "leave it out, or name its faces."
+                f"{condition.name} holds nowhere: got periodic faces only, expected at least one "
+                "other face; leave the condition out, or name its faces."
             )
         if len(self.domain.names) == 1:
             return self._ends(condition, faces)
         return self._drawn_points(condition, faces, n)
 
     def _covered(self, condition: BoundaryCondition, face: str, x: np.ndarray) -> np.ndarray:
-        """At which points of a face the condition holds."""
+        """(n,) At which points x of a face the condition holds."""
         return self.entering(face, x) if condition.inflow_only else np.ones(len(x), bool)
 
     def _given_points(self, condition: BoundaryCondition) -> np.ndarray:
-        """The points given with a condition, checked to lie on its faces."""
+        """The points that the user gave with a condition, checked to lie on its faces."""
         domain = self.domain
         name = condition.name
         x = table(f"points of {name}", condition.points, len(domain.names))
@@ -418,11 +427,13 @@ class PDE:
                     f"it covers {', '.join(allowed)}."
                 )
             if not any(self._covered(condition, face, row[None])[0] for face in covered):
-                raise ValueError(f"Inflow has a point where characteristics leave: {at}.")
+                raise ValueError(
+                    f"Inflow has a point where characteristics leave: {at}; leave this point out."
+                )
         return x
 
     def _ends(self, condition: BoundaryCondition, faces: Sequence[str]) -> np.ndarray:
-        """The points of a condition in one dimension, where a face is a point, or two."""
+        """The points of a condition in one dimension, where a face is one point or two."""
         ends = [np.unique(self.domain.face_points(face, 8), axis=0) for face in faces]
         covered = [
             x[self._covered(condition, face, x)] for face, x in zip(faces, ends, strict=True)
@@ -437,7 +448,9 @@ class PDE:
     def _drawn_points(
         self, condition: BoundaryCondition, faces: Sequence[str], n: int
     ) -> np.ndarray:
-        """n Halton points, shared among faces by the area on which the condition holds."""
+        """n Halton points, shared among the faces in proportion to the area on which the condition
+        holds.
+        """
         domain = self.domain
         area = np.array(
             [
@@ -485,7 +498,13 @@ class PDE:
         return counts
 
     def size(self, points: Any, boundary_points: Any) -> tuple[int, int]:
-        """The number of residuals, and of tangents at all samples, before these are drawn."""
+        """The number of residuals and of tangents of all samples, before the samples are drawn.
+
+        Parameters
+        ----------
+        points, boundary_points
+            The numbers of points, as in `samples`.
+        """
         rows = points * self.equation.rows
         tangents = points * self.equation.channels
         for condition, n in zip(self.soft_conditions, self.counts(boundary_points), strict=True):
@@ -512,7 +531,7 @@ class PDE:
         boundary_points
             How many points all conditions share.
         mu
-            The weight of all conditions together, beside 1 for the equation. Default: `self.mu`.
+            The weight of all conditions together; that of the equation is 1. Default: `self.mu`.
         """
         domain = self.domain
         names = self.domain.names
@@ -553,10 +572,11 @@ class PDE:
 
     @property
     def _groups(self) -> list[list[int]]:
-        """The indices (in `soft`) of conditions that make a term together.
+        """The indices in `soft_conditions` of the conditions that form one term together.
 
-        Linear conditions on values share one, those on derivatives another, separately for the
-        functions they are about. Equations on faces have a term each, after these.
+        For each choice of unknown functions there are two terms: one of all linear conditions that
+        prescribe values of these functions, one of the other linear conditions. Equations on faces
+        come after these, with a term each.
         """
         linear: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
         others = []
@@ -570,7 +590,9 @@ class PDE:
 
     @property
     def functions(self) -> dict[str, Callable]:
-        """The operators of nonlinear terms, which a file does not hold, by the names of terms."""
+        """The operators of nonlinear terms by the names of the terms. They are code, which a file
+        does not hold.
+        """
         functions: dict[str, Callable] = {}
         if self.equation.nonlinear:
             functions |= {"term0": self.equation.function, "held": self.equation.function}
@@ -581,7 +603,7 @@ class PDE:
         return functions
 
     def interior(self, x: np.ndarray) -> Term:
-        """The equation at the points x."""
+        """The term of the equation at the points x, (n, d)."""
         equation = self.equation
         if equation.nonlinear:
             return self._residual_term(equation, x)
@@ -591,7 +613,7 @@ class PDE:
         return pde_term(x, c, f, c0=c0)
 
     def _residual_term(self, equation: Equation, x: np.ndarray, weight: Any = 1.0) -> Term:
-        """A residual as it is, without coefficients: residual(p, u) = 0 at the points x."""
+        """The term residual(p, u) = 0 at the points x, (n, d). It calls the residual itself."""
         guesses = [guess or 1.0 for guess in equation.parameters.values()]
         return nonlinear_term(
             x,
@@ -608,7 +630,11 @@ class PDE:
     def _boundary_term(
         self, parts: Sequence[tuple[BoundaryCondition, np.ndarray]], mu: float, total: int
     ) -> Term:
-        """Conditions of one group at their points, each weighing mu / total."""
+        """The term of the conditions of one group.
+
+        parts: the conditions, each with its points. total: the number of points of all conditions.
+        Every point has the weight mu / total, times the weight of its condition.
+        """
         first = parts[0][0]
         x = np.concatenate([part for _, part in parts])
         weight: Any = mu if len(x) == total else mu * len(x) / total
@@ -619,9 +645,9 @@ class PDE:
         if isinstance(first, Condition):
             return self._residual_term(self.equation_of(first), x, weight)
         linear = [(c, part) for c, part in parts if isinstance(c, LinearCondition)]
-        meant = first.field_indices(self.fields)
-        g = np.concatenate([c.datum(self.domain, part, len(meant)) for c, part in linear])
-        of = None if self.outputs == 1 else meant
+        concerned = first.field_indices(self.fields)
+        g = np.concatenate([c.datum(self.domain, part, len(concerned)) for c, part in linear])
+        of = None if self.outputs == 1 else concerned
         if first.prescribes_value:
             return value_term(x, g, weight, of=of)
         operators = [c.operator(self.domain, part) for c, part in linear]
@@ -630,7 +656,7 @@ class PDE:
 
 
 def _checked_conditions(conditions) -> tuple[BoundaryCondition | Periodic, ...]:
-    """The conditions as a tuple, checked to be such."""
+    """The conditions as a tuple, checked to be conditions."""
     kinds = (BoundaryCondition, Periodic)
     if isinstance(conditions, kinds):
         return (conditions,)

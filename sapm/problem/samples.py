@@ -1,7 +1,7 @@
 """A problem at its points: plain arrays, ready for training and for a file.
 
-`Samples` is the record; `to_arrays`, `describe` and `from_arrays` write it to a file and read it;
-`Scaling` are the units a network is trained in.
+`Samples` is the record. `to_arrays` and `describe` give its contents for a file, and `from_arrays`
+reads them. `Scaling` holds the units in which a network is trained.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Problem(Protocol):
-    """What training asks of a problem: a `Function`, a `Regression` or a `PDE`."""
+    """The part of a `Function`, a `Regression` or a `PDE` that training uses."""
 
     @property
     def kind(self) -> str:
@@ -49,22 +49,22 @@ class Problem(Protocol):
         ...
 
     def size(self, points: Any, boundary_points: Any) -> tuple[int, int]:
-        """The number of residuals, and of tangents at all samples, before these are drawn."""
+        """The number of residuals and of tangents of all samples, before the samples are drawn."""
         ...
 
     def samples(
         self, points: Any = ..., boundary_points: Any = ..., test_points: Any = ..., mu: Any = ...
     ) -> Samples:
-        """The problem at so many points, or at points given as arrays."""
+        """The problem at points: each argument is a number of points, or an array of them."""
         ...
 
 
 @runtime_checkable
 class Sketched(Problem, Protocol):
-    """A problem whose samples are given, not drawn, and may be too many for memory."""
+    """A problem whose samples are data, which may be too many for memory."""
 
     def sketch(self) -> Samples:
-        """A few samples in place of all."""
+        """The problem with a few of its samples."""
         ...
 
 
@@ -83,9 +83,9 @@ class Samples:
     terms
         What is minimised: for a PDE the equation, then its conditions.
     test
-        "x": held-out points, and, where it is known, "y": the solution there.
+        "x": held-out points; "y": the solution there, if it is known.
     validation
-        Held-out data that end the training.
+        Held-out data whose loss decides when training ends.
     test_equation
         The equation at the held-out points.
     fields
@@ -97,7 +97,8 @@ class Samples:
     embedding
         The network's inputs, if they are not the coordinates.
     fixed_scaling
-        Units taken from earlier points of the same run, instead of those that suit these points.
+        The units of training, if they were chosen for earlier points of the same run. None: they
+        are chosen for these points.
     """
 
     kind: str
@@ -127,23 +128,28 @@ class Samples:
 
     @property
     def units(self) -> np.ndarray:
-        """The units of the parameters: their guesses, so that each starts at 1 (or at 0)."""
+        """The units of the parameters: their first guesses, so that each parameter starts at 1. A
+        guess of 0 has the unit 1.
+        """
         return np.array([guess or 1.0 for guess in self.parameters.values()])
 
     @cached_property
     def scaling(self) -> Scaling:
-        """The units to train in."""
+        """The units in which a network is trained."""
         return _suitable_scaling(self) if self.fixed_scaling is None else self.fixed_scaling
 
     def named_terms(self) -> Iterator[tuple[str, Term]]:
-        """All terms with the names they have in a file."""
+        """All terms, each with its name in a file."""
         yield from ((f"term{i}", term) for i, term in enumerate(self.terms))
         for name, term in (("validation", self.validation), ("held", self.test_equation)):
             if term is not None:
                 yield name, term
 
     def map_equation(self, change: Callable[[Term], Term], **fields: Any) -> Samples:
-        """The same problem with every term of the PDE changed, and other fields replaced."""
+        """The same problem, in which `change` is applied to every term of the PDE.
+
+        fields: values of other fields to replace.
+        """
         test_equation = None if self.test_equation is None else change(self.test_equation)
         return replace(
             self, terms=tuple(map(change, self.terms)), test_equation=test_equation, **fields
@@ -152,7 +158,7 @@ class Samples:
 
 @float64
 def hardened(samples: Samples, ansatz: Ansatz) -> Samples:
-    """The same problem for a network N in u = g + φ N. Call it before `embedded`."""
+    """The same problem for a network N, where u = g + φ N. Apply this before `embedded`."""
     return samples.map_equation(
         lambda term: replace(term, operator=Composed(term.operator, *ansatz.jets(term.x))),
         ansatz=ansatz,
@@ -161,7 +167,7 @@ def hardened(samples: Samples, ansatz: Ansatz) -> Samples:
 
 @float64
 def embedded(samples: Samples, embedding: Embedding) -> Samples:
-    """The same problem for a network of the embedded inputs instead of the coordinates."""
+    """The same problem for a network whose inputs are the embedded coordinates."""
     return samples.map_equation(
         lambda term: replace(term, x=embedding.jet(term.x), points=term.x.value),
         embedding=embedding,
@@ -170,14 +176,14 @@ def embedded(samples: Samples, embedding: Embedding) -> Samples:
 
 @float64
 def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], int]) -> Samples:
-    """The same data with samples of weight 0 and inputs that are 0.
+    """The same data, with further samples of weight 0 and further inputs that are 0.
 
     Problems of similar size then have equal shapes, and share compiled programs.
 
     Parameters
     ----------
     rows, columns
-        The padded number of samples and of inputs, as functions of the actual one.
+        Functions that map the number of samples, and of inputs, to the padded number.
     """
 
     def grow(term: Term) -> Term:
@@ -189,9 +195,19 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 
 
 def network_of(samples: Samples, weights: Weights, sigma: Activation) -> Network:
-    """The network with these weights (in the problem's units) whose output the terms take.
+    """The network whose output the terms take.
 
-    Terms count unknown parameters in units of their guesses.
+    Terms measure the unknown parameters in units of their first guesses, so the last biases are
+    divided by these.
+
+    Parameters
+    ----------
+    samples
+        The problem at its points.
+    weights
+        [(W, b), …] of the network, in the problem's own units.
+    sigma
+        The activation.
     """
     *inner, (W, b) = weights
     m = len(b) - len(samples.parameters)
@@ -203,7 +219,7 @@ def network_of(samples: Samples, weights: Weights, sigma: Activation) -> Network
 
 
 def describe(samples: Samples) -> dict[str, Any]:
-    """The part of the record that a file holds as JSON; its numbers are in `to_arrays`."""
+    """The part of the record that a file holds as JSON. The arrays are those of `to_arrays`."""
     description: dict[str, Any] = {
         "kind": samples.kind,
         "names": samples.names,
@@ -219,10 +235,11 @@ def describe(samples: Samples) -> dict[str, Any]:
 
 @float64
 def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
-    """All numbers of the record, by name.
+    """All arrays of the record, by name.
 
-    A nonlinear operator and a loss that is not the square are code, which a file does not hold.
-    Some of their values ("probe" and "loss") are stored, to recognise them.
+    A nonlinear operator, and a loss that is not the square, are code, which a file does not hold.
+    Some of their values are stored instead ("probe" and "loss"), so that `check_same_problem` can
+    compare them.
     """
     arrays = {f"test/{name}": np.asarray(value) for name, value in samples.test.items()}
     for name, term in samples.named_terms():
@@ -231,7 +248,7 @@ def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
 
 
 def _term_arrays(term: Term) -> dict[str, Any]:
-    """The numbers of a term. Directions are left out where they are the coordinates."""
+    """The arrays of a term. Directions are left out if they are the coordinate directions."""
     operator = term.operator
     arrays: dict[str, Any] = {"x": term.x.value, "y": term.y, "weight": term.weight}
     if isinstance(operator, Composed):
@@ -274,7 +291,7 @@ def _term_from(
     constants
         The number of unknown parameters.
     loss
-        That of a term whose loss is not the square.
+        The loss of the term, if it is not the square.
     """
     numbers = {part: jnp.asarray(a) for part, a in arrays.items() if part not in ("forms", "of")}
     points = numbers["x"]
@@ -315,7 +332,9 @@ def _probe(operator: Nonlinear, term: Term) -> Array:
 
 
 def _coordinates(x, k: int) -> Array:
-    """The directions that a file need not hold: all coordinates, or none if k = 0."""
+    """The directions of a term for which a file holds none: the coordinate directions, or no
+    directions if k = 0.
+    """
     n, d = x.shape
     return jnp.broadcast_to(jnp.eye(d), (n, d, d)) if k else jnp.zeros((n, 0, d))
 
@@ -343,13 +362,13 @@ def from_arrays(
     Parameters
     ----------
     about, arrays
-        What they returned.
+        The results of `describe` and `to_arrays`.
     functions
         The operators of nonlinear terms, by the names of the terms (`PDE.functions`).
     ansatz
-        That of hard conditions (`PDE.ansatz`).
+        The ansatz of hard conditions (`PDE.ansatz`).
     loss
-        That of data (`Regression.loss`), if it is not the square.
+        The loss of data (`Regression.loss`), if it is not the square.
     """
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, a in arrays.items():
@@ -382,8 +401,8 @@ def from_arrays(
     return replace(samples, fixed_scaling=scaling)
 
 
-# Relative and absolute tolerances between machines, for data and for what is computed from
-# functions; the latter is 0 up to rounding where a function cancels.
+# (relative, absolute) tolerances when arrays from two machines are compared: for data, and for
+# values of functions. A function may be 0 up to rounding, so its values need an absolute tolerance.
 GIVEN_TOLERANCE = (1e-12, 0.0)
 COMPUTED_TOLERANCE = (1e-9, 1e-13)
 TERM_SUBJECTS = {"Regression": "the data", "Function": "the function", "PDE": "the equation"}
@@ -397,12 +416,24 @@ SUBJECTS = {
 def check_same_problem(
     problem: Problem, samples: Samples, config: Mapping[str, Any], stored: Arrays
 ) -> None:
-    """Raise an error unless the problem gives the arrays stored in a file."""
+    """Raise an error unless the problem gives the arrays that are stored in a file.
+
+    Parameters
+    ----------
+    problem
+        The problem that the user gave.
+    samples
+        The samples of the file.
+    config
+        The settings of the file, with the numbers of points.
+    stored
+        The arrays of the file.
+    """
     kind = type(problem).__name__
     wrong = "the problem given is not the stored one"
     fix = "give the problem that the file was made from"
     if config.get("problem", kind) != kind:
-        raise ValueError(f"{wrong}, but a {kind}; {fix}.")
+        raise ValueError(f"{wrong}: got a {kind}, expected a {config['problem']}; {fix}.")
     given = isinstance(problem, Sketched)
     if given and config["options"].get("chunk"):
         now = problem.sketch()
@@ -423,7 +454,11 @@ def check_same_problem(
 
 
 def _point_settings(samples: Samples, config: Mapping[str, Any], drawn: bool) -> dict[str, Any]:
-    """The settings that give the stored points again; points that were drawn anew as arrays."""
+    """The settings with which `samples` gives the stored points again. Redrawn points are given as
+    arrays.
+
+    drawn: whether the points of the problem are drawn; otherwise they are data.
+    """
     settings = {
         name: config.get(name) for name in ("points", "boundary_points", "test_points", "mu")
     }
@@ -437,7 +472,7 @@ def _point_settings(samples: Samples, config: Mapping[str, Any], drawn: bool) ->
 
 
 def _subject(name: str, kind: str) -> str:
-    """What a stored array is about, for an error."""
+    """The part of the problem that a stored array belongs to, for an error."""
     part = name.partition("/")[0]
     if part == "term0":
         return TERM_SUBJECTS[kind]
@@ -445,16 +480,19 @@ def _subject(name: str, kind: str) -> str:
 
 
 def _alike(a: np.ndarray, b: np.ndarray, relative: float, absolute: float) -> bool:
-    """Equal up to these tolerances, the first relative to the largest number of a column."""
+    """Whether two arrays are equal up to these tolerances. The relative tolerance is a fraction of
+    the largest number in each column of b.
+    """
     size = np.abs(np.where(np.isfinite(b), b, 0.0)).max(0 if b.ndim == 2 else None, initial=0.0)
     tolerance = np.maximum(absolute, relative * size)
     return bool(np.isclose(a, b, 0.0, tolerance, equal_nan=True).all())
 
 
 def _comparable(arrays: Arrays) -> dict[str, np.ndarray]:
-    """The arrays, with second-order operators in place of the directions they are made of.
+    """The arrays in a form that can be compared between machines.
 
-    Directions are eigenvectors, which may differ from machine to machine.
+    The directions of second-order operators are eigenvectors, which may differ between machines.
+    They are replaced by the operators that are computed from them.
     """
     comparable = dict(arrays)
     for name in [name for name in arrays if name.endswith("/forms")]:
@@ -468,26 +506,27 @@ def _comparable(arrays: Arrays) -> dict[str, np.ndarray]:
 
 # ---------------------------------------------------------------- units
 
-# The range of `strength` in which the damping of Gauss-Newton was chosen
+# The strengths of operators (`operator_strength`) for which the damping of Gauss-Newton was chosen
 TYPICAL_STRENGTH = (1.0, 100.0)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The units a network is trained in: it maps (x - center) / spread to u / size.
+    """The units in which a network is trained: it maps (x - center) / spread to u / size.
 
     The losses are those of the problem in its own units.
 
     Parameters
     ----------
     center, spread : (inputs,)
-        Of the network's inputs.
+        The center and the unit of each input.
     size
-        Of u: a power of two.
+        The unit of u, a power of two.
     stiffness
-        How much more strongly the operator magnifies than usual; 1 for most.
+        The strength of the operator divided by the nearest strength in TYPICAL_STRENGTH; 1 for most
+        problems.
     units
-        Of the unknown parameters, which are the last outputs.
+        The units of the unknown parameters, which are the last outputs.
     """
 
     center: np.ndarray
@@ -514,7 +553,9 @@ class Scaling:
         return [*inner, (W * size[:, None], b * size)]
 
     def scaled(self, weights: Weights) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The inverse of `original`. Inputs beyond those of the weights are padding."""
+        """The inverse of `original`. The weights may have fewer inputs than these units, whose
+        further inputs are padding.
+        """
         (W, b), *others = [(np.asarray(W), np.asarray(b)) for W, b in weights]
         d = W.shape[1]
         first = (W * self.spread[:d], b + W @ self.center[:d])
@@ -534,12 +575,13 @@ class Scaling:
     @staticmethod
     def from_description(about: Mapping[str, Any], units: np.ndarray) -> Scaling:
         """The inverse of `describe`."""
-        center, spread = np.asarray(about["center"]), np.asarray(about["spread"])
+        center = np.asarray(about["center"])
+        spread = np.asarray(about["spread"])
         return Scaling(center, spread, about["size"], about["stiffness"], units)
 
 
 def scaling_of(samples: Samples, scale: bool = True) -> Scaling:
-    """The units to train in; with `scale=False` the problem's own."""
+    """The units in which a network is trained; with `scale=False` those of the problem itself."""
     if scale:
         return samples.scaling
     d = samples.terms[0].x.value.shape[1]
@@ -547,7 +589,10 @@ def scaling_of(samples: Samples, scale: bool = True) -> Scaling:
 
 
 def _suitable_scaling(samples: Samples) -> Scaling:
-    """Inputs that fill [-1, 1] (data: as uniform ones would), and outputs about as large as u."""
+    """Units in which the inputs fill [-1, 1] and the outputs are of size 1.
+
+    For data, the half widths are those of a uniform distribution with the same deviation.
+    """
     counted = [np.broadcast_to(np.asarray(term.weight) > 0, len(term.y)) for term in samples.terms]
     if samples.domain is not None:
         center, spread = domain_from(samples.domain).frame
@@ -569,22 +614,31 @@ def _suitable_scaling(samples: Samples) -> Scaling:
 
 
 def _spread(deviation: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """Half widths of uniform data with this standard deviation; 1 for constant columns."""
+    """The half widths of uniform distributions with these standard deviations, one for each column.
+    Columns that are constant have 1.
+
+    largest: the largest absolute value of each column.
+    """
     spread = np.sqrt(3) * deviation
     return np.where(spread > 1e-12 * largest, spread, 1.0)
 
 
 def _power_of_two(size: float) -> float:
-    """The nearest power of two; 1 for sizes that are 0 or beyond double precision."""
+    """The nearest power of two; 1 for sizes that are 0 or near the limits of double precision."""
     return float(2.0 ** np.round(np.log2(size))) if 1e-100 < size < 1e100 else 1.0
 
 
 def data_scaling(
     parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]],
 ) -> tuple[Scaling, float]:
-    """The units that suit data given part by part as (x, y, κ), and Σ κ |y|².
+    """The units of training for data that are given part by part, and Σ κ |y|².
 
-    Means and deviations of parts are merged without cancellation (Chan, Golub and LeVeque).
+    The means and deviations of the parts are merged without cancellation (Chan, Golub and LeVeque).
+
+    Parameters
+    ----------
+    parts
+        (x, y, κ) of every part: inputs, targets and weights of its samples.
     """
     count = 0
     mean = np.zeros(1)
@@ -595,7 +649,9 @@ def data_scaling(
     outputs = 1
     for x, y, weight in parts:
         size += float(weight @ np.sum(y**2, axis=1))
-        x, y, outputs = x[weight > 0], y[weight > 0], y.shape[1]
+        outputs = y.shape[1]
+        x = x[weight > 0]
+        y = y[weight > 0]
         if not len(x):
             continue
         n = count + len(x)
@@ -610,7 +666,10 @@ def data_scaling(
 
 
 def data_size(samples: Samples) -> float:
-    """The loss of u = 0, to which losses are compared."""
+    """The loss of u = 0. Relative losses are fractions of it.
+
+    For a residual that is not finite at u = 0, the residual is replaced by the targets.
+    """
     total = 0.0
     for term in samples.terms:
         if not term.squared:
@@ -618,20 +677,20 @@ def data_size(samples: Samples) -> float:
             continue
         data = _inhomogeneity(term)
         if not np.all(np.isfinite(data)):
-            data = np.asarray(term.y)  # the operator has no value at u = 0
+            data = np.asarray(term.y)  # the residual is not finite at u = 0
         total += float(np.sum(np.asarray(term.weight) * np.sum(data**2, -1)))
     return total
 
 
 @float64
 def loss_of_zero(term: Term) -> Array:
-    """The cost of u = 0."""
+    """The loss of a term at u = 0."""
     return term.cost(_constant_jet(term, 0.0))
 
 
 @float64
 def _inhomogeneity(term: Term) -> np.ndarray:
-    """The residual at u = 0, up to its sign: the data of a linear term."""
+    """The residual at u = 0; for a linear term its negative, which are the targets."""
     if not term.nonlinear:
         return np.asarray(term.y)
     return np.asarray(term.residual(_constant_jet(term, 0.0)))
@@ -649,10 +708,18 @@ def _constant_jet(term: Term, size: float) -> Jet:
 
 @float64
 def operator_strength(term: Term, spread: np.ndarray) -> float:
-    """How strongly an operator magnifies: the mean square of its coefficients.
+    """The strength of an operator: the mean square of its coefficients, in scaled inputs. Errors of
+    u are magnified by about its square root.
 
-    The inputs are in units where they fill [-1, 1]. A nonlinear operator is linearised at u = 0
-    or, where it then vanishes, at u = 1 with all derivatives 1. It is 1 for values.
+    A nonlinear operator is linearised at u = 0. If its linearisation vanishes there, it is
+    linearised at u = 1 with all derivatives 1. The strength of the value u itself is 1.
+
+    Parameters
+    ----------
+    term
+        The term with the operator.
+    spread : (inputs,)
+        The units of the inputs, in which they fill [-1, 1].
     """
     if not term.is_pde:
         return 1.0
@@ -672,8 +739,13 @@ def operator_strength(term: Term, spread: np.ndarray) -> float:
 
 
 def _mean_square(c: Jet, v: np.ndarray, x: Jet, fields: int) -> float:
-    """The mean square of the coefficients c of an operator: those of order j make the tensor
-    Σ_i c_i v_i⊗…⊗v_i, with the directions v (n, channels, d).
+    """The mean square of the coefficients c of an operator.
+
+    The coefficients of order j form the tensor Σ_i c_i v_i⊗…⊗v_i (j factors), with the directions
+    v (n, channels, d). The square of the operator is the sum of the squared norms of its tensors.
+
+    x: the jet of the points, which says what the channels are. fields: the number of unknown
+    functions.
     """
     k = x.first
     value = np.asarray(c.value[:, :fields])

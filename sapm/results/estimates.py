@@ -1,72 +1,73 @@
-"""How wrong a solution is, without knowing the right one.
+"""The error of a solution, estimated without knowing the exact solution.
 
 An error estimator is a callable `(result, seed) -> ErrorEstimate`. Two are built in and tried in
 this order:
 
 * `FollowCharacteristics` measures the error of first-order linear equations. It integrates the
   equation along its characteristics.
-* `LeastSquaresCorrection` estimates the error of every other PDE. It solves the linearised equation
-  of the error (`sapm.results.estimates`).
+* `LeastSquaresCorrection` estimates the error of every other PDE. The error e of a network u
+  satisfies, to first order, the equation linearised at u. The estimator looks for e among the sums
+  of random features, e = Σ_k c_k sin(w_k·x + φ_k), by least squares (`correction`).
 
-Another one is passed to `result.error_estimate(estimator=…)` or `result.summary(estimator=…)`.
+Another estimator can be passed to `result.error_estimate(estimator=…)` and
+`result.summary(estimator=…)`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-import numpy as np
-
-from sapm.errors import brief
-from sapm.objective.terms import Term
-from sapm.problem.characteristics import solve_by_characteristics
-from sapm.problem.pde import PDE
-from sapm.problem.samples import network_of
-from sapm.results.solution import relative_error
-
-if TYPE_CHECKING:
-    from sapm.results.result import Result
-
-
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from sapm.errors import brief
 from sapm.numerics.activations import Activation, sin
 from sapm.numerics.jets import Jet, lift
 from sapm.numerics.layers import Dense
 from sapm.numerics.network import Network
 from sapm.objective.operators import Composed
+from sapm.objective.terms import Term
+from sapm.problem.characteristics import solve_by_characteristics
 from sapm.problem.conditions import Observed
 from sapm.problem.data import Function, Regression
-from sapm.problem.samples import Samples, Weights
+from sapm.problem.pde import PDE
+from sapm.problem.samples import Samples, Weights, network_of
+from sapm.results.solution import relative_error
 from sapm.scopes import float64, one_thread
+
+if TYPE_CHECKING:
+    from sapm.results.result import Result
 
 # ---------------------------------------------------------------- the linearised equation
 
-FEATURES = 2000  # for all functions of a system together
-FEATURE_SCALES = tuple(2.0**k for k in range(9))  # lengths of w_k, in equal shares
-FEWEST_SHARES = 6  # with fewer usable scales, fewer features are drawn
-# a scale is used up to this value, or up to this many times the points along one coordinate
+FEATURES = 2000  # the number of features for all functions of a system together
+# The scale of a feature sets the length of w_k. Every usable scale has the same number of features.
+FEATURE_SCALES = tuple(2.0**k for k in range(9))
+FEWEST_SHARES = 6  # the features are divided into at least so many shares, also for fewer scales
+# A scale is usable up to SCALE_ALWAYS_USED, or up to SCALE_PER_POINT times the number of points
+# along one coordinate if that is more.
 SCALE_ALWAYS_USED = 8.0
 SCALE_PER_POINT = 0.55
+# Chunks have about this many samples, fewer for terms with many derivatives.
 SAMPLES_PER_CHUNK = 1000
 RANK_TOLERANCE = 1e-13  # eigenvalues below this fraction of the largest are treated as zero
 ZERO_SIZE = 1e-6  # root mean square of u, in units of the data, below which u counts as zero
-UNDETERMINED_SHARE = 1e-2  # of a parameter in the null space: the data do not determine it
+# The data do not determine a parameter whose share in the null space is larger than this.
+UNDETERMINED_SHARE = 1e-2
 
 
 @dataclass(frozen=True)
 class Correction:
-    """The correction e of a network, measured at the points of the first term.
+    """The size of the correction e of a network u, at the points of the first term.
 
-    size: ‖e‖ / ‖u + e‖, or the root mean square of e in units of the data where u is zero.
-    relative: whether size is relative to u.
-    explained: share of the squared residual that the correction accounts for, between 0 and 1.
+    size: ‖e‖ / ‖u + e‖. If u + e is zero, the root mean square of e in units of the data instead.
+    relative: whether size is relative, the first of these two.
+    explained: the share of the squared residual that vanishes with the correction, from 0 to 1.
     field_sizes: for a system, the relative size of the correction of every function.
     """
 
@@ -77,10 +78,13 @@ class Correction:
 
 
 def random_features(samples: Samples, points: int) -> Dense:
-    """Random directions w_k and phases φ_k for inputs scaled to [-1, 1].
+    """Random directions w_k and phases φ_k of the features, for inputs scaled to [-1, 1].
 
-    Only scales that this many points can resolve are used: a sine of a finer scale would fit any
-    values at the points.
+    Only scales that the points can resolve are used: features of a finer scale would fit any values
+    at the points.
+
+    samples: the problem, for the number of its inputs and functions.
+    points: the number of points.
     """
     rng = np.random.default_rng(0)
     inputs = samples.inputs
@@ -99,12 +103,16 @@ def random_features(samples: Samples, points: int) -> Dense:
 def solve_correction(
     terms: Sequence[Term], network: Network, layer: Dense, fields: int
 ) -> tuple[Array, float]:
-    """The least-squares coefficients and the share of the squared residual that they explain.
+    """The coefficients c of the correction, by least squares, and the share of the squared residual
+    that vanishes with it.
 
     terms: the problem at the points of the estimate, in units of training.
-    layer: the features; fields: the number of unknown functions.
+    network: the network, in the same units.
+    layer: the directions and phases of the features.
+    fields: the number of unknown functions.
 
-    Returns c (fields, features + 1), whose last column is the constant, and a number in [0, 1].
+    Returns c (fields, features + 1), whose last column belongs to the constant feature 1, and the
+    share, a number in [0, 1].
     """
     columns = len(layer.b) + 1
     gram = 0.0
@@ -125,7 +133,7 @@ def solve_correction(
     gram = np.asarray(gram) / np.outer(scale, scale)
     right = np.asarray(right) / scale
     values, vectors = np.linalg.eigh(gram)
-    full_rank = values > RANK_TOLERANCE * values[-1]  # the others are lost in rounding
+    full_rank = values > RANK_TOLERANCE * values[-1]  # smaller eigenvalues are rounding errors
     along = vectors[:, full_rank].T @ right
     coefficients = -(vectors[:, full_rank] @ (along / values[full_rank])) / scale
     explained = float(np.sum(along**2 / values[full_rank]) / total) if total > 0 else 1.0
@@ -135,7 +143,9 @@ def solve_correction(
 
 
 def _chunks(term: Term) -> list[Term]:
-    """The term's samples in chunks whose derivatives along all features need about equal memory."""
+    """A term in chunks of its samples. The more channels the term has, the smaller the chunks: the
+    derivatives along all features then need about the same memory.
+    """
     n = len(term.y)
     size = max(50, 4 * SAMPLES_PER_CHUNK // (3 + term.channels))
 
@@ -176,7 +186,7 @@ def _linearised(
 
 
 def _scaled_network(samples: Samples, weights: Weights, sigma: Activation) -> Network:
-    """The network with these weights (in the problem's units) in the units of training."""
+    """The network in the units of training, from its weights in the problem's own units."""
     pairs = [(jnp.asarray(W), jnp.asarray(b)) for W, b in samples.scaling.scaled(weights)]
     return Network.of(pairs, sigma, len(samples.parameters))
 
@@ -185,11 +195,12 @@ def _scaled_network(samples: Samples, weights: Weights, sigma: Activation) -> Ne
 def correction(
     samples: Samples, terms: Sequence[Term], weights: Weights, sigma: Activation
 ) -> Correction:
-    """The correction of the network with these weights.
+    """The size of the correction of a network.
 
-    samples: what the network was trained on (for its units, functions and parameters).
-    terms: the problem at the points of the estimate; the first holds the equation.
-    weights: (W, b) of every layer in the problem's units, W is (out, in).
+    samples: the samples of training, for the units, functions and parameters.
+    terms: the problem at the points of the estimate. The first term is the equation.
+    weights: (W, b) of every layer in the problem's own units, with W (out, in).
+    sigma: the activation.
     """
     fields = len(samples.fields)
     network = _scaled_network(samples, weights, sigma)
@@ -227,7 +238,7 @@ def observations(problem: PDE | Function | Regression | None) -> list[Observed]:
 
 
 def _measured_rows(terms: Sequence[Term], problem: PDE) -> list[np.ndarray]:
-    """For each term a boolean array: which of its samples are measurements."""
+    """For each term a boolean array (n,) that says which of its samples are measurements."""
     measured_points = {
         row.tobytes()
         for condition in observations(problem)
@@ -237,7 +248,7 @@ def _measured_rows(terms: Sequence[Term], problem: PDE) -> list[np.ndarray]:
         np.ascontiguousarray(term.x.value if term.points is None else term.points, float)
         for term in terms
     ]
-    return [  # the first term holds the equation
+    return [  # the first term, k = 0, is the equation, which has no measurements
         np.array([k > 0 and row.tobytes() in measured_points for row in rows])
         for k, rows in enumerate(places)
     ]
@@ -247,10 +258,15 @@ def _measured_rows(terms: Sequence[Term], problem: PDE) -> list[np.ndarray]:
 def measurements_dominate(
     samples: Samples, problem: PDE | Function | Regression | None, network: Network
 ) -> bool:
-    """Whether more than half of the loss is the misfit of measurements."""
+    """Whether more than half of the loss of a network is the misfit of measurements.
+
+    samples, problem: the samples of training, and the problem.
+    network: the network in the units of the terms (`sapm.problem.samples.network_of`).
+    """
     if not isinstance(problem, PDE) or not observations(problem):
         return False
-    misfit = total = 0.0
+    misfit = 0.0
+    total = 0.0
     for term, on in zip(samples.terms, _measured_rows(samples.terms, problem), strict=True):
         loss = np.asarray(
             term.weight * jnp.sum(term.residual(_output(network, term.x)) ** 2, axis=1)
@@ -265,15 +281,20 @@ def measurements_dominate(
 def standard_errors(
     samples: Samples, terms: Sequence[Term], problem: PDE, weights: Weights, sigma: Activation
 ) -> np.ndarray:
-    """Standard error of every parameter, caused by the noise of the measured values.
+    """The standard error of every parameter, (parameters,), caused by noise of the measurements.
 
     To first order the parameters are a linear function of the measurements. Their covariance
     follows from the squared misfit of each measurement, without a model of the noise (the
-    heteroscedasticity-consistent estimate). A misfit is smaller than the noise, by the leverage of
-    the measurement; this factor is divided out.
+    heteroscedasticity-consistent estimate). The misfit of a measurement is smaller than its noise
+    by the factor 1 - leverage, so it is divided by this factor.
 
-    terms: the problem at the points of the estimate. Returns (parameters,): infinite where a
-    parameter can change without any effect, NaN where there are no more values than parameters.
+    The error is infinite for a parameter that can change without an effect on the residual. All
+    errors are NaN if there are not more measured values than parameters.
+
+    samples: the samples of training.
+    terms: the problem at the points of the estimate.
+    problem: the problem, for its measurements.
+    weights, sigma: the network, as in `correction`.
     """
     measured = _measured_rows(terms, problem)
     count = len(samples.parameters)
@@ -313,18 +334,20 @@ def standard_errors(
     return np.where(free, np.inf, errors) * np.abs(samples.scaling.units)
 
 
-NO_SOLUTION_ERROR = 0.3  # relative; from here on the sentence says that this is no solution
-# share of the squared residual that a correction explains
+NO_SOLUTION_ERROR = 0.3  # from this relative error on, the sentence says that u is no solution
+# Three limits for `explained`, the share of the squared residual that vanishes with the correction
 RELIABLE_SHARE = 0.7
 NEGLIGIBLE_SHARE = 0.2
 COMPLETE_SHARE = 0.995
-# an unexplained residual is suspicious above this multiple of the estimate, and above NEAR
+# A residual that no correction explains is suspicious above this multiple of the estimate, if it is
+# above NEAR too.
 SUSPICIOUS_RESIDUAL = 3.0
-# the distance to another seed is judged only if its loss is at most this many times as large
+# The distance to another seed is judged only if the loss of that seed is at most so many times as
+# large.
 COMPARABLE_LOSS_RATIO = 1e4
-FAR_DISTANCE = 30.0  # in estimates
-NEAR = 1e-3  # relative; a distance or a residual below it is never a reason for doubt
-FEWEST_CHARACTERISTICS = 25  # also how many are followed at a time
+FAR_DISTANCE = 30.0  # as a multiple of the estimate
+NEAR = 1e-3  # a relative distance or residual below this is never a reason for doubt
+FEWEST_CHARACTERISTICS = 25  # the least number that is followed, and the number in a batch
 CURES = (
     "Take more steps (or time), points or seeds, a larger network, or hard=True conditions; for "
     "long time intervals see docs/choosing.md."
@@ -333,17 +356,17 @@ CURES = (
 
 @dataclass(frozen=True)
 class ErrorEstimate:
-    """How wrong a solution is: a number, and a sentence (`str` of it) that says how far to trust
-    the number.
+    """The error of a solution: a number, and a sentence that says how reliable the number is. `str`
+    gives the sentence.
 
-    error: relative ℓ² error of u at the points; NaN if there is no estimate.
+    error: the relative ℓ² error of u at the points; NaN if there is no estimate.
     kind: "measured" (against an accurate solution) or "estimated".
-    points: at how many points.
-    relative: False where u is zero; the error is then absolute, in units of the data.
+    points: the number of points.
+    relative: False if u is zero. The error is then absolute, in units of the data.
     field_errors: for a system, the relative error of every function.
-    explained: share of the squared residual that the estimate accounts for, if it has one.
-    doubtful: whether anything else than the size of the error says that u may be no solution.
-    sentence: what the summary prints. Without one, a sentence is made of the other fields.
+    explained: the share of the squared residual that the estimate accounts for, if it is known.
+    doubtful: whether u may be no solution for another reason than the size of the error.
+    sentence: what the summary prints; "": a sentence is made of the other fields.
     """
 
     error: float
@@ -380,7 +403,7 @@ class ErrorEstimate:
 
 
 class ErrorEstimator(Protocol):
-    """What estimates errors: a function or any other callable."""
+    """An error estimator: a function or any other callable."""
 
     def __call__(self, result: Result, seed: int, /) -> ErrorEstimate:
         """The error of `result.seeds[seed]`, or `ErrorEstimate.missing(reason)`."""
@@ -390,7 +413,11 @@ class ErrorEstimator(Protocol):
 def estimate_error(
     result: Result, seed: int, estimator: ErrorEstimator | None = None
 ) -> ErrorEstimate:
-    """The estimate of the given estimator, or of the first built-in one that has an answer."""
+    """The error estimate of a seed.
+
+    result, seed: the result, and the index of the seed in it.
+    estimator: the estimator; None: the first built-in one that has an estimate.
+    """
     estimators = BUILT_IN if estimator is None else (estimator,)
     estimate = ErrorEstimate.missing("no estimator was asked.")
     for each in estimators:
@@ -416,12 +443,14 @@ def _kind_of_size(relative: bool, field_errors: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class FollowCharacteristics:
-    """The error itself, for first-order linear equations whose characteristics meet the data.
+    """The measured error, for first-order linear equations whose characteristics determine u.
 
-    u is integrated along the characteristic through every held-out point and compared with the
-    network.
+    The equation is integrated along the characteristic through every held-out point, and the
+    network is compared with this value of u.
 
-    points: how many held-out points at most; seconds: when to stop following more of them.
+    points: the largest number of held-out points.
+    seconds: after this time no further batch of characteristics is begun.
+    tolerance: the relative tolerance of the integration.
     """
 
     points: int = 200
@@ -464,7 +493,11 @@ class FollowCharacteristics:
 
 @dataclass(frozen=True)
 class OtherSeed:
-    """The best other seed: its relative ℓ² distance, and its loss as a multiple of this one's."""
+    """The best of the other seeds.
+
+    distance: its relative ℓ² distance from the seed whose error is estimated.
+    loss_ratio: its loss divided by the loss of that seed.
+    """
 
     distance: float
     loss_ratio: float = 1.0
@@ -472,14 +505,16 @@ class OtherSeed:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a least-squares correction when its estimate is worded.
+    """All that the sentence of an estimate by least-squares correction is made of.
 
     correction: the correction.
-    points: at how many points it was computed.
-    new_points: whether these are not the points trained on; more_points: and more of them.
-    residual: the training residual, relative to the data.
-    noise_dominates: whether most of the loss is the misfit of measurements, which no u need fit.
-    other_seed: the best other seed, if there are several.
+    points: the number of points at which it was computed.
+    new_points: whether these are other points than those of training.
+    more_points: whether they are more than those of training.
+    residual: the residual at the points of training, relative to the data.
+    noise_dominates: whether most of the loss is the misfit of measurements. Not even the exact
+        solution fits noise.
+    other_seed: the best other seed; None if there is no other seed.
     """
 
     correction: Correction
@@ -505,7 +540,7 @@ class Evidence:
 
     @property
     def _residual_unexplained(self) -> bool:
-        """Whether a large residual remains that hardly any correction explains: a local minimum."""
+        """Whether the residual is large, and no correction lowers it much: at a local minimum."""
         return (
             self.correction.explained < NEGLIGIBLE_SHARE
             and self.residual > max(SUSPICIOUS_RESIDUAL * self.correction.size, NEAR)
@@ -528,7 +563,7 @@ class Evidence:
                 f"correction accounts for {percent} % of it. THIS MAY BE NO SOLUTION, even where "
                 f"seeds agree. {CURES}"
             )
-        points = "with the problem given there are more"
+        points = "give the problem for more of them"
         if self.new_points:
             points = "not those trained on" + (", and more of them" if self.more_points else "")
         share = "all" if explained >= COMPLETE_SHARE else f"{percent} %"
@@ -552,8 +587,9 @@ class Evidence:
 
     @property
     def _contradicted(self) -> bool:
-        """Whether the other seed is farther away than two errors of the estimated size would put
-        it. (Errors grow like square roots of losses.)
+        """Whether the distance to the other seed contradicts the estimate, since it is larger than
+        the sum of both errors. The error of the other seed is taken as the estimate times the
+        square root of the ratio of losses (at least 1).
         """
         other = self.other_seed
         return (
@@ -587,9 +623,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class LeastSquaresCorrection:
-    """The size of the correction that the linearised equation asks for (`results.correction`).
+    """The estimated error, for any PDE: the size of the correction that solves the linearised
+    equation (`correction`).
 
-    points: how many points inside the domain at most; up to four times as many as trained on.
+    points: the largest number of points inside the domain. There are four times as many as points
+        of training, if that is less.
     """
 
     points: int = 8000
@@ -614,8 +652,9 @@ class LeastSquaresCorrection:
         ).estimate()
 
     def terms(self, result: Result) -> tuple[Term, ...]:
-        """The problem at more and other points than it was trained on; of a result without its
-        problem, at the held-out points beside those trained on.
+        """The problem at the points of the estimate: at other points than those of training, and
+        more of them. For a result without its problem, the points of training and the held-out
+        points.
         """
         samples = result.samples
         problem = result.problem
@@ -631,12 +670,12 @@ class LeastSquaresCorrection:
         return problem.samples(x, boundary, 0, result.plan.mu).terms
 
     def standard_errors(self, result: Result) -> dict[str, float]:
-        """The standard error of every parameter of the best seed, from the misfit of the measured
-        values (`Observed`); without parameters or measurements an empty dictionary.
+        """The standard error of every parameter of the best seed, by its name, from the misfit of
+        the measurements (`Observed`). It is empty for a problem without measurements.
         """
         samples = result.samples
         problem = result.problem
-        if not samples.parameters or not isinstance(problem, PDE) or not observations(problem):
+        if not isinstance(problem, PDE) or not observations(problem):
             return {}
         x = self._interior_points(result, problem)
         boundary = result.plan.boundary_points
@@ -647,7 +686,7 @@ class LeastSquaresCorrection:
         return {name: error for name, error in named if not np.isnan(error)}
 
     def _interior_points(self, result: Result, problem: PDE) -> np.ndarray:
-        """Halton points after those trained on and held out."""
+        """Halton points after those of training and those held out."""
         trained = len(result.samples.terms[0].y)
         held_out = len(result.samples.test.get("x", ()))
         domain = problem.domain
@@ -655,6 +694,7 @@ class LeastSquaresCorrection:
 
 
 def _best_other_seed(result: Result, seed: int) -> OtherSeed | None:
+    """The best seed other than this one; None if there is none, or no held-out points."""
     run = result.run
     x = result.samples.test.get("x")
     others = [i for i in run.ranking if i != seed and not run.status[i].lost]

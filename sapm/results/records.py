@@ -1,8 +1,8 @@
-"""The records of a file: what its description says of a run (`RunRecord`), and the checks that its
-arrays and its description pass before a result is built (`check`).
+"""The record of a run in a file (`RunRecord`), and the checks that the arrays and the description
+of a file must pass before a result is built from them (`check`).
 
-Nothing larger than the file itself is allocated on the strength of its description: a depth, a
-width or a count in it has to agree with the shapes of the arrays.
+The checks allocate nothing larger than the file itself: a depth, a width or a count in the
+description must agree with the shapes of the arrays.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from sapm.errors import (
 from sapm.methods.engine import Engine
 from sapm.methods.method import Method, check_pair, stored_method
 from sapm.numerics.activations import ACTIVATIONS
-from sapm.training.plan import Plan
-from sapm.training.run import Run, SamplerState, Status
+from sapm.training.run import Plan, Run, SamplerState, Status
 
 HISTORY = ("iteration", "seconds", "loss", "mean_squared_loss", "bound_ratio")
 Arrays = Mapping[str, np.ndarray]
@@ -48,14 +47,14 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 def built(path: Any, make: Callable, *arguments):
-    """make(*arguments), where an error is reported as a fault of this version of sapm.
+    """make(*arguments). An error in it is reported as one of this version of sapm.
 
-    At this point the checksum and the contents of the file have been checked. The file is therefore
-    not damaged: it was forged, or this version of sapm has a bug.
+    When this is called, the checksum and the contents of the file have been checked. The file is
+    therefore not damaged: it was forged, or this version of sapm has a bug.
 
     Parameters
     ----------
-    path : the file, which the message names.
+    path : the file, for errors.
     make : builds a part of the result from `arguments`.
     """
     try:
@@ -73,11 +72,12 @@ KEPT_0_1 = " Kept is the network of iteration"
 
 
 def upgrade(arrays: dict[str, np.ndarray], about: dict) -> None:
-    """Change the contents of a file of version 0.1, in place, to the form of today. That version
-    kept the state of the run among the settings, and advice without its kind. Damaged entries stay
-    as they are, for `check` to refuse.
+    """Convert the contents of a file of version 0.1, in place, to the present form. That version
+    stored the state of the run with the settings, and advice without its kind. Damaged entries
+    are not changed: `check` refuses them.
 
-    arrays: the arrays of the file. about: its description.
+    arrays: the arrays of the file.
+    about: its description.
     """
     config = about.get("config")
     if "sampler" in about or not isinstance(config, dict):
@@ -93,20 +93,21 @@ def upgrade(arrays: dict[str, np.ndarray], about: dict) -> None:
         )
         if old in config
     }
-    # the earliest files have the residual of the best seed alone
+    # the earliest files have a single residual, that of the best seed
     seeds = len(about["seeds"]) if isinstance(about.get("seeds"), list) else 0
     for name in {"lowest", "at_end"} & set(state):
         state[name] = [None] * seeds if isinstance(state[name], float) else state[name]
     stage = config.pop("stage", None)
     if stage is not None:
         two = isinstance(stage, list) and len(stage) == 2
-        state["share"], state["share_since"] = stage if two else (stage, 0)
+        state["share"] = stage[0] if two else stage
+        state["share_since"] = stage[1] if two else 0
     scores = config.pop("scores", None)
     if isinstance(scores, list) and len(scores) == seeds:
         sizes = [np.inf if size is None else number(size) for size in scores]
         arrays["scores"] = np.array(sizes)
     state["redrawn"] = config.get("points", 0) is None and bool(state)
-    again = config.pop("again", None)  # points of a second attempt, if there may be one
+    again = config.pop("again", None)  # the points of a second attempt; None if it is not allowed
     if again is not None:
         config["retry"] = True
         config["points"] = again if state["redrawn"] else config.get("points")
@@ -131,16 +132,16 @@ def upgrade(arrays: dict[str, np.ndarray], about: dict) -> None:
 def check(
     path: Any, arrays: dict[str, np.ndarray], about: dict, method: Method | None = None
 ) -> tuple[Plan, RunRecord]:
-    """The plan and the run that a file describes. A ValueError says in one sentence what
+    """The plan and the run that a file describes. It raises a ValueError for contents that
     `result.to_file` cannot have written.
+
+    The activation of the plan is tanh, whatever the file says. The caller sets the right one.
 
     Parameters
     ----------
-    path : the file, which the message names.
+    path : the file, for errors.
     arrays, about : its arrays by name, and its description.
     method : the user's own method, if the run was made with one.
-
-    The plan has tanh in place of the activation, which is built afterwards.
     """
     try:
         upgrade(arrays, about)
@@ -162,7 +163,7 @@ def check(
 
 
 def require(valid: bool, what: str) -> None:
-    """A ValueError with the sentence `what` unless it is `valid`."""
+    """Raise a ValueError with the sentence `what` if `valid` is false."""
     if not valid:
         raise ValueError(what)
 
@@ -183,7 +184,7 @@ def _plan(about: dict, method: Method | None) -> Plan:
 
 
 def _each(check: Check) -> Check:
-    """A tuple of values that pass the check."""
+    """The check of a list of values, each of which must pass `check`. It gives a tuple."""
 
     def checked_all(name: str, value: Any) -> tuple:
         if not isinstance(value, (list, tuple)):
@@ -234,7 +235,7 @@ class RunRecord:
         return RunRecord(**{each.name: getattr(run, each.name) for each in fields(RunRecord)})
 
     def to_json(self) -> dict[str, Any]:
-        """The record as the description of a file has it."""
+        """The record as JSON, for the description of a file."""
         described = asdict(self) | {"sampler": self.sampler.to_json()}
         if not self.cut:
             del described["cut"]
@@ -242,7 +243,7 @@ class RunRecord:
 
     @staticmethod
     def from_json(about: Mapping[str, Any]) -> RunRecord:
-        """The inverse of `to_json`; further entries of the description are ignored."""
+        """The inverse of `to_json`. Other entries of the description are ignored."""
         names = [each.name for each in fields(RunRecord)]
         entries: dict[str, Any] = {name: about[name] for name in names if name in about}
         for name in ("seeds", "status", "reason", "sampler"):
@@ -261,7 +262,7 @@ class RunRecord:
         chosen: np.ndarray,
         scores: np.ndarray | None,
     ) -> Run:
-        """The run of this record and of the arrays of the file; `Run` explains the parameters."""
+        """The run, from this record and the arrays of the file. `Run` explains the parameters."""
         named = {each.name: getattr(self, each.name) for each in fields(self)}
         return Run(
             method=engine,
@@ -280,13 +281,13 @@ def _words(value: Any) -> bool:
 
 
 def _numbers(value: Any, count: int) -> bool:
-    """Whether the value is a list of so many finite numbers."""
+    """Whether the value is a list of `count` finite numbers."""
     valid = isinstance(value, list) and len(value) == count
     return valid and all(np.isfinite(number(entry)) for entry in value)
 
 
 def _problem(about: dict) -> None:
-    """Refuse a description of the problem that is not whole."""
+    """Raise a ValueError if the description of the problem is incomplete."""
     kind = about.get("kind")
     require(
         kind in ("regression", "pde"), f"it is about {brief(kind)}, and not about data or a PDE"
@@ -308,8 +309,8 @@ def _problem(about: dict) -> None:
 
 
 def _networks(arrays: Arrays, plan: Plan) -> None:
-    """Refuse networks other than W_l (seeds, out, in), b_l (seeds, out) for the layers and units of
-    the plan.
+    """Raise a ValueError unless the networks are W_l (seeds, out, in) and b_l (seeds, out) for the
+    layers and units of the plan.
     """
     seeds = len(plan.seeds)
     depth = sum(name.startswith("network/W") for name in arrays)
@@ -337,7 +338,7 @@ def _real(a: np.ndarray) -> bool:
 
 
 def _history(arrays: Arrays, status: Sequence[Status]) -> None:
-    """Refuse a history that is not one array (seeds, records) for every quantity."""
+    """Raise a ValueError unless the history has one array (seeds, records) for every quantity."""
     seeds = len(status)
     history = {name: a for name, a in arrays.items() if name.startswith("history/")}
     require(all(f"history/{name}" in history for name in HISTORY), "its history is not whole")
@@ -365,9 +366,11 @@ def _history(arrays: Arrays, status: Sequence[Status]) -> None:
 
 
 def _samples(arrays: Arrays, about: dict, depth: int) -> None:
-    """Refuse samples whose arrays do not fit together, or hold numbers that are not finite.
+    """Raise a ValueError for samples whose arrays do not fit together, or hold numbers that are not
+    finite.
 
-    about: the description, whose names and kind have been checked. depth: the number of layers.
+    about: the description, whose names and kind have been checked.
+    depth: the number of layers.
     """
     samples = {
         name.removeprefix("samples/"): a
@@ -375,7 +378,7 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
         if name.startswith("samples/")
     }
     for name, a in samples.items():
-        # a probe holds what the residual gives for arbitrary numbers
+        # a probe holds values of the residual for random numbers, which need not be finite
         finite = name.endswith("/probe") or np.isfinite(a).all()
         require(
             a.dtype.kind in "fiu" and bool(finite),
@@ -426,23 +429,25 @@ PARTS = (
 
 
 def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
-    """Refuse a term whose arrays have other shapes than those of n samples with D inputs and k
-    channels.
+    """Raise a ValueError unless the arrays of a term have the shapes of n samples with D inputs and
+    k channels.
 
-    name: that of the term. a: its arrays by part. d: the number of coordinates. m: the number of
-    outputs.
+    name: the name of the term.
+    a: its arrays by part.
+    d: the number of coordinates.
+    m: the number of outputs.
     """
     parts = {part: value for part, value in a.items() if value is not None}
     require({"x", "y", "c", "weight"} <= set(parts), f"samples/{name} is not whole")
     require(
         parts["x"].ndim == parts["y"].ndim == parts["c"].ndim == 2, f"samples/{name} is not a table"
     )
-    (n, D), rows, k = parts["x"].shape, parts["y"].shape[1], parts["c"].shape[1]
-    k = (
-        parts["directions"].shape[1]
-        if "directions" in parts and parts["directions"].ndim == 3
-        else (D if k else 0)
-    )
+    n, D = parts["x"].shape
+    rows = parts["y"].shape[1]
+    if "directions" in parts and parts["directions"].ndim == 3:
+        k = parts["directions"].shape[1]
+    else:
+        k = D if parts["c"].shape[1] else 0
     known_shapes = {
         "y": [(n, rows)],
         "c": [(n, 0), (n, k)],
@@ -486,8 +491,9 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
 def unflatten_state(path, shapes, arrays: Arrays):
     """The state of a method, built from the arrays of a file.
 
-    path: the file, which the message names. shapes: the state as a tree of shapes and types.
-    arrays: its leaves, whose names are in their order.
+    path: the file, for errors.
+    shapes: the state as a tree of shapes and types.
+    arrays: the leaves of the state by name. The sorted names are in the order of the leaves.
     """
     leaves, tree = jax.tree.flatten(shapes)
     stored = [arrays[name] for name in sorted(arrays)]

@@ -45,8 +45,7 @@ from sapm.results.files import environment
 from sapm.results.solution import Solution, relative_error
 from sapm.results.table import History, Row, Summary, summary
 from sapm.scopes import float64
-from sapm.training.plan import Plan, states_at
-from sapm.training.run import Run, ranking
+from sapm.training.run import Plan, Run, ranking, states_at
 from sapm.training.seeds import Success, success
 
 
@@ -282,6 +281,8 @@ class Result:
         """The standard error of every parameter of the best seed, from the misfit of the measured
         values (`Observed`); empty without parameters or measurements.
         """
+        if not self.samples.parameters:
+            return {}
         return LeastSquaresCorrection().standard_errors(self)
 
     def plot(self, kind: str = "loss", seed: int | None = None):

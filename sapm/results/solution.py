@@ -205,6 +205,8 @@ class Solution:
 
     def _rows_on_disk(self, points: Any) -> bool:
         """Whether points is an array on disk with a row per point, which is read in pieces."""
+        if type(points) is np.ndarray:  # in memory
+            return False
         d = len(self.names)
         return on_disk(points) and (points.shape[1:] == (d,) or (d == 1 and len(points.shape) == 1))
 

@@ -9,8 +9,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from sapm.training.plan import Plan
-from sapm.training.run import Run, Status
+from sapm.training.run import Plan, Run, Status
 from sapm.training.seeds import SEEDS_FOR_A_RATE
 
 if TYPE_CHECKING:

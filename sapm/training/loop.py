@@ -1,9 +1,14 @@
 """The one training loop, for every method.
 
 `loop` advances the states of all seeds by a `Stepper` in short chunks. Between two chunks it
-records the losses, ends seeds that have converged, stalled or failed, shows a `Progress` to the
-observers, and checks whether to continue: budgets, observers, interrupts. At the iterations that
-the `Sampler` names, the sampler changes the collocation points, and the run continues on these.
+records the losses, ends seeds that have converged, stalled or failed, and shows a `Progress` to the
+observers. Then it checks whether a budget, an observer or an interrupt ends the run. A `Sampler`
+names the iterations at which it visits the run. There it may change the collocation points, and
+training continues at the new points.
+
+The *grid* is the set of iterations at which an uninterrupted run has a record. A run that ends
+between two of them has one more record, at its end. Seeds converge, stall and are dropped on the
+grid only, so that a continued run makes the same decisions as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -31,13 +36,14 @@ from sapm.training.devices import Layout, agreed, anywhere
 from sapm.training.run import Observer, Progress, Run, Status, ranking
 from sapm.training.seeds import Group, Groups, room, seated, stepped
 
-# The time of a compiled chunk; progress is shown and budgets are kept with this precision.
+# The time that a compiled chunk should take. Progress is shown, and budgets are kept, with this
+# precision.
 CHUNK_SECONDS = 0.5
-# States of this size or more: every chunk copies them, which takes as long as a sweep, so that
-# their chunks are longer.
+# Every chunk copies the states. For states of this size or more the copy takes as long as a sweep,
+# so their chunks are longer.
 LARGE_STATES_BYTES = 2**29
 LARGE_STATES_CHUNK_SECONDS = 4.0
-NEVER = 10**9  # iterations
+NEVER = 10**9  # iterations: more than any run has
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Rules:
     record_every : steps between two records; None: see `next_record`.
     stall, patience : a seed has stalled when its lowest loss fell by less than the fraction `stall`
         in the last `patience` iterations.
-    rungs : {iteration: number of seeds that go on from there}, see `sapm.training.seeds.rungs`.
+    rungs : {iteration: number of seeds that run on from there}, see `sapm.training.seeds.rungs`.
     """
 
     iterations: int
@@ -64,8 +70,9 @@ class Rules:
     def __post_init__(self) -> None:
         if self.iterations < 0 or (self.record_every is not None and self.record_every < 1):
             raise ValueError(
-                f"iterations={self.iterations} must not be negative, and "
-                f"record_every={self.record_every} must be at least 1."
+                f"Rules: got iterations={self.iterations} and record_every={self.record_every}, "
+                "expected iterations of at least 0 and record_every of at least 1, or None; change "
+                "the value that is too small."
             )
 
 
@@ -90,14 +97,15 @@ class Start:
 
 @dataclass(frozen=True)
 class Step:
-    """What an advance of the stepper gives.
+    """The states of all seeds after some steps: what `Stepper.advance` returns.
 
     Parameters
     ----------
     groups : the states of all seeds.
-    current : (quantities, seeds) the losses and diagnostics there.
+    current : (quantities, seeds) the losses and diagnostics of these states.
     iterations : (seeds,) steps that each seed has taken since the start of the run.
-    faults : {index of a seed: why it broke}; its state is the last finite one.
+    faults : {index of a seed: why it failed}, for the seeds that failed in these steps. The state
+        of such a seed is its last finite one.
     """
 
     groups: Groups
@@ -107,10 +115,11 @@ class Step:
 
 
 class Stepper(Protocol):
-    """Advances the states of all seeds, and measures them.
+    """Advances the states of all seeds, and measures their losses and diagnostics.
 
-    engine: the engine that is stepped. validation: a term of data held out, or None. one_group:
-    whether all seeds must stay in one group, also those that have stopped.
+    engine: the engine whose steps are taken.
+    validation: a term of held-out data, or None.
+    one_group: whether all seeds stay in one group, stopped seeds included.
     """
 
     @property
@@ -120,49 +129,67 @@ class Stepper(Protocol):
     @property
     def one_group(self) -> bool: ...
     def group(self, states: Any, kept: Any) -> Groups:
-        """All seeds in one group; kept: states to keep beside those, or None."""
+        """All seeds in one group.
+
+        states: the states, a tree of arrays with a leading axis of seeds.
+        kept: the states with the smallest validation loss so far, in the same form; or None.
+        """
         ...
 
     def measure(self, groups: Groups, on: np.ndarray, current: np.ndarray) -> np.ndarray:
-        """`current` with what is measured now of the seeds that are on."""
+        """(quantities, seeds) The losses and diagnostics. They are measured anew for the seeds that
+        are `on`, and taken from `current` for the others.
+
+        groups: the states of all seeds. on: (seeds,) which seeds are measured.
+        """
         ...
 
     def advance(self, before: Step, on: np.ndarray, most: int, seconds: float) -> Step:
-        """Up to `most` steps of the seeds that are on, in about so many seconds."""
+        """Take steps with the seeds that are `on`.
+
+        before: the states before these steps.
+        on: (seeds,) which seeds take steps.
+        most: the largest number of steps.
+        seconds: the time that the steps should take.
+        """
         ...
 
 
 class Sampler(Protocol):
-    """Chooses the points that a run is trained on, and the network that stands for a seed."""
+    """Chooses the points that a run is trained on, and the network that represents each seed."""
 
     def next_visit(self, iteration: int) -> int | None:
-        """The first iteration, this one included, at which `visit` is to be called; None: never."""
+        """The first iteration, not before the given one, at which `visit` must be called; None if
+        there is none.
+        """
         ...
 
     def keeps_record(self, iteration: int) -> bool:
-        """Whether the history needs a record at this iteration, at which a visit is or was."""
+        """Whether the history must have a record at this iteration, because of a visit there."""
         ...
 
     def visit(self, run: Run, iteration: int) -> Run:
-        """The run to go on with: as it is, with other points, or with `run.sampler.over`."""
+        """The run to continue: unchanged, or with other points. If `run.sampler.over` is set, the
+        run has ended.
+        """
         ...
 
     def present(self, run: Run) -> Run:
-        """The run with the networks that stand for its seeds."""
+        """The run, in which each seed is represented by the network that the sampler chose."""
         ...
 
     def finish(self, run: Run, save: Callable[[Run], None]) -> Run:
-        """`present` at the end of the run, when its checkpoint has been saved by `save`."""
+        """The same as `present`, for a run that has ended; `save` writes a checkpoint of a run."""
         ...
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The sampler that never changes the points: the last network stands for a seed.
+    """The sampler that never changes the points. Each seed is represented by its last network.
 
     Parameters
     ----------
-    samples, engine : the points, and the engine for them (for those who ask the sampler).
+    samples, engine : the points, and the engine for them, as the driver reads them from a sampler.
     """
 
     samples: Any = None
@@ -190,7 +217,13 @@ class Fixed:
 
 @float64
 def diagnostics_of(engine: Engine, states) -> list[str]:
-    """The names of what an engine records beside the losses."""
+    """The sorted names of the diagnostics that an engine records in addition to the losses.
+
+    Parameters
+    ----------
+    engine : the method for this problem.
+    states : its states, a tree of arrays with a leading axis of seeds.
+    """
     return sorted(
         jax.eval_shape(lambda s: engine.diagnostics(jax.tree.map(lambda x: x[0], s)), states)
     )
@@ -202,14 +235,24 @@ def _start(engine: Engine, keys):
 
 
 def settled(states):
-    """The same arrays with definite types. Weak types, which only the first call would have, would
-    compile the program twice.
+    """The same arrays without JAX's weak types. Only the states of the first call would have these,
+    so the program would be compiled twice.
+
+    Parameters
+    ----------
+    states : a tree of arrays.
     """
     return jax.tree.map(lambda x: lax.convert_element_type(x, x.dtype), states)
 
 
 def keys_of(seeds: Sequence[int], key: int):
-    """The random key of every seed: seed s draws from fold_in(key, s), whoever runs beside it."""
+    """The random keys of the seeds: that of seed s is fold_in(key, s), whichever other seeds run.
+
+    Parameters
+    ----------
+    seeds : the seed numbers.
+    key : the number that all random choices follow from.
+    """
     return jax.vmap(lambda s: jax.random.fold_in(jax.random.key(key), s))(jnp.asarray(seeds))
 
 
@@ -245,17 +288,29 @@ def _ratio(constant: float | None, loss: np.ndarray, true: np.ndarray) -> np.nda
 
 
 def next_record(done: int, every: int | None) -> int:
-    """The next iteration with a record: a multiple of `every`; by default 1, 2, …, 100, 110, …,
-    1000, 1100, …: two digits are enough.
+    """The next iteration with a record.
+
+    Parameters
+    ----------
+    done : the present iteration.
+    every : records are at the multiples of this number; None: at 1, 2, …, 100, 110, …, 1000, 1100,
+        …, the numbers with at most two significant digits.
     """
     unit = every or 10 ** max(0, math.floor(math.log10(max(done, 1))) - 1)
     return (done // unit + 1) * unit
 
 
 class StallRule:
-    """Tells which seeds have stalled: those whose lowest loss of the last `patience` iterations is
-    not below (1 - stall) times their lowest loss of before. Either loss may fall, that which is
-    minimised or the true one.
+    """Tells which seeds have stalled.
+
+    A loss stalls when its lowest value in the last `patience` iterations is not below (1 - stall)
+    times its lowest value before them. A seed has stalled when both of its losses have: the loss
+    that is minimised, and the true loss.
+
+    Parameters
+    ----------
+    stall, patience : see above.
+    seeds : the number of seeds.
     """
 
     def __init__(self, stall: float, patience: int, seeds: int):
@@ -267,7 +322,7 @@ class StallRule:
         self._recent: deque[tuple[int, np.ndarray]] = deque()
 
     def add(self, iteration: int, losses: np.ndarray) -> None:
-        """A record: (2, seeds) losses at this iteration."""
+        """Add a record: the (2, seeds) losses at this iteration."""
         self._lowest = np.minimum(self._lowest, losses)
         self._recent.append((iteration, losses))
 
@@ -290,13 +345,22 @@ def _finite(tree) -> bool:
 
 
 def find_fault(engine: SteppingEngine, state, done: int, steps: int) -> tuple[Any, int, str]:
-    """Replay one seed from a good state, step by step: its last finite state, how many steps that
-    has taken, and which block of the step broke.
+    """Find where one seed became non-finite, by replaying its steps one at a time.
+
+    Returns its last finite state, the iteration of that state, and a sentence that names the block
+    of the step that gave the first non-finite number.
+
+    Parameters
+    ----------
+    engine : the method for this problem.
+    state : a finite state of the seed.
+    done : the iteration of that state.
+    steps : the number of steps to replay.
     """
 
     def alone(of):
-        """A part of the engine for one seed. (The engine is an argument: its arrays may lie in
-        several processes.)
+        """of(engine), a function of one state, compiled. The engine is an argument of the compiled
+        function, since its arrays may lie in several processes.
         """
         call = jax.jit(
             lambda m, s: jax.tree.map(lambda x: x[0], jax.vmap(of(m), axis_name=SEEDS_AXIS)(s))
@@ -320,13 +384,13 @@ def find_fault(engine: SteppingEngine, state, done: int, steps: int) -> tuple[An
 
 
 class Chunks:
-    """The stepper for data in memory: compiled chunks of as many steps as fit into the time.
+    """The stepper for data in memory. A compiled chunk has as many steps as fit into its time.
 
     Parameters
     ----------
     engine : the method for this problem.
-    seeds : how many.
-    validation : a term of data held out, or None.
+    seeds : the number of seeds.
+    validation : a term of held-out data, or None.
     mesh : the devices that share the seeds and the samples, or None.
     """
 
@@ -348,8 +412,8 @@ class Chunks:
         self.validation = validation if layout is None else layout.copied(validation)
         self.one_group = layout is not None
         self._chunk_seconds = CHUNK_SECONDS
-        # seconds per step of all seeds; unknown until the first chunk has been compiled
-        self._pace: float | None = None
+        # seconds that one step of all seeds takes; None before the first chunk
+        self._seconds_per_step: float | None = None
 
     def group(self, states: Any, kept: Any) -> Groups:
         if self._layout is not None:
@@ -365,15 +429,18 @@ class Chunks:
 
     def advance(self, before: Step, on: np.ndarray, most: int, seconds: float) -> Step:
         seconds = min(self._chunk_seconds, seconds)
-        steps = min(most, 1 if self._pace is None else max(1, int(seconds / self._pace)))
+        first = self._seconds_per_step is None
+        fitting = 1 if self._seconds_per_step is None else int(seconds / self._seconds_per_step)
+        steps = min(most, max(1, fitting))
         steps = int(agreed(steps)[0])
         clock = time.perf_counter()
         groups, current = stepped(
             self.engine, before.groups, self.validation, steps, on, before.current
         )
         elapsed = time.perf_counter() - clock
-        first = self._pace is None  # most of it was compilation
-        self._pace = (min(elapsed, self._chunk_seconds / 4) if first else elapsed) / steps
+        # most of the time of the first chunk is compilation, so that it is no measure of a step
+        measured = min(elapsed, self._chunk_seconds / 4) if first else elapsed
+        self._seconds_per_step = measured / steps
         broken = on & ~np.isfinite(current[0])
         iterations = before.iterations + steps * (on & ~broken)
         faults = {}
@@ -387,12 +454,15 @@ class Chunks:
         return Step(groups, current, iterations, faults)
 
 
-# ---------------------------------------------------------------- the run in the making
+# ---------------------------------------------------------------- a run in progress
 
 
 @dataclass(frozen=True)
-class _Mark:
-    """All that `Training.run` needs, of one moment between two chunks."""
+class _Snapshot:
+    """A training at one moment between two chunks: all that `Training.run` needs.
+
+    records: the number of records so far. The other fields are those of `Training`.
+    """
 
     records: int
     seconds: float
@@ -404,20 +474,28 @@ class _Mark:
 
 
 class Training:
-    """The moving parts of `loop` between two visits of the sampler."""
+    """The training of all seeds from one visit of the sampler to the next. It holds their states,
+    records and status, and the rules that end them.
+
+    Parameters
+    ----------
+    begin : the start of a new run, or a run to continue.
+    stepper : takes the steps.
+    rules : when losses are recorded, and when seeds end.
+    extra_records : iterations with a record in addition to those of `next_record`.
+    """
 
     def __init__(
         self,
         begin: Start | Run,
         stepper: Stepper,
         rules: Rules,
-        marks: Iterable[int] = (),
+        extra_records: Iterable[int] = (),
     ):
         previous = begin if isinstance(begin, Run) else None
         self.stepper = stepper
         self.rules = rules
-        # iterations with a record beside those of `next_record`
-        self.marks = frozenset((*rules.rungs, *marks))
+        self.extra_records = frozenset((*rules.rungs, *extra_records))
         self.began = time.perf_counter()
         self.engine = begin.method if isinstance(begin, Run) else begin.engine
         self.seeds = begin.seeds
@@ -433,7 +511,7 @@ class Training:
         self.names += self.diagnostics
         self.bound = bound(self.engine.objective, self.engine.sigma)[0]
         self.room = room(count, self.engine.seed_bytes, stepper.one_group)
-        self.stopped = np.full(count, np.inf)  # in which iteration a seed stopped
+        self.stopped = np.full(count, np.inf)  # the iteration at which each seed stopped
         self.stall = StallRule(rules.stall, rules.patience, count)
         self.active = np.ones(count, bool)
         self.chosen = np.zeros(count, int)
@@ -465,57 +543,68 @@ class Training:
             self.stop(i, self.status[i], self.reason[i])
         self.began -= float(seconds.max())
         if self.active.any() and not self.on_grid(self.iteration):
-            self.records.pop()  # a run that had not stopped here would have no such record
+            self.records.pop()  # an uninterrupted run has no record at this iteration
         if self.active.any():
             for record in self.records:
                 self.stall.add(int(record[0][self.active][0]), np.array(record[2:4]))
         self.regroup(int(self.records[-1][0].max()))
         self.chosen = np.minimum(previous.chosen, len(self.records) - 1)
         for i in np.flatnonzero(self.active).tolist():
-            self.status[i], self.reason[i] = Status.FINISHED, ""
+            self.status[i] = Status.FINISHED
+            self.reason[i] = ""
 
     @property
     def iteration(self) -> int:
-        """Steps taken by the seeds that still run."""
+        """Steps taken by the seeds that still run; if none does, by those that ran the longest."""
         done = self.step.iterations
         return int(done[self.active][0] if self.active.any() else done.max())
 
     @property
     def seconds(self) -> float:
+        """The time since the start of the run, which counts the time of earlier calls too."""
         return time.perf_counter() - self.began
 
-    def next_stop(self, done: int) -> int:
-        """The next iteration with a record."""
-        marks = (at for at in self.marks if at > done)
-        return min([next_record(done, self.rules.record_every), *marks])
+    def record_after(self, done: int) -> int:
+        """The first iteration after `done` with a record."""
+        extra = (at for at in self.extra_records if at > done)
+        return min([next_record(done, self.rules.record_every), *extra])
 
     def on_grid(self, done: int) -> bool:
-        """Whether a run that is never cut has a record at this iteration."""
-        return done == 0 or self.next_stop(done - 1) == done
+        """Whether an uninterrupted run has a record at this iteration."""
+        return done == 0 or self.record_after(done - 1) == done
 
     # ---------------------------------------------------------------- changes
 
     def stop(self, i: int, status: Status, why: str) -> None:
-        """End seed i. A seed that broke keeps its place until the next record, whenever that was
-        noticed: groups do not depend on the clock.
-        """
-        self.active[i], self.status[i], self.reason[i] = False, status, why
-        done = int(self.step.iterations[i])
-        self.stopped[i] = self.next_stop(done) if status == Status.NON_FINITE else done
+        """End seed i, for good: a continued run does not train it.
 
-    def close(self, status: Status, why: str) -> None:
-        """Give all seeds that still run this status."""
+        A seed that became non-finite keeps its place in a group until the next record. When the
+        fault is noticed depends on the length of a chunk, thus on the clock; the groups do not.
+        """
+        self.active[i] = False
+        self.status[i] = status
+        self.reason[i] = why
+        done = int(self.step.iterations[i])
+        self.stopped[i] = self.record_after(done) if status == Status.NON_FINITE else done
+
+    def suspend(self, status: Status, why: str) -> None:
+        """Give all seeds that still run this status and reason; a continued run trains them on."""
         for i in np.flatnonzero(self.active).tolist():
-            self.status[i], self.reason[i] = status, why
+            self.status[i] = status
+            self.reason[i] = why
 
     def regroup(self, now: int) -> None:
-        """At a record: the seeds that run, in fewer groups if these have room for them."""
+        """At the record of iteration `now`: put the seeds that run into fewer or smaller groups, if
+        these hold them.
+        """
         if self.active.any():
             seats = seated(np.where(self.stopped <= now, self.stopped, np.inf), self.room)
             self.step = replace(self.step, groups=self.step.groups.split(seats, self.room))
 
     def record(self) -> None:
-        """Add a record to the history; with validation data keep the states that fit them best."""
+        """Add a record to the history. With validation data, keep for each seed the states with the
+        smallest loss on these data.
+        """
         current = self.step.current
         seconds = np.full(len(self.seeds), self.seconds)
         self.records.append((self.step.iterations.copy(), seconds, *current))
@@ -524,23 +613,25 @@ class Training:
             self.chosen = np.full(len(self.seeds), len(self.records) - 1)
             return
         if not self.on_grid(self.iteration):
-            return  # a run that is never cut has no such record, so it cannot be the one to keep
+            return  # an uninterrupted run has no such record, so these states are not kept
         better = current[2] < self.validation_losses()
         self.chosen = np.where(better, len(self.records) - 1, self.chosen)
         self.step = replace(self.step, groups=self.step.groups.keep(better))
 
     def validation_losses(self) -> np.ndarray:
-        """(seeds,) The loss on the validation data of the states that are kept."""
+        """(seeds,) The loss of the kept states on the validation data."""
         return np.array([self.records[j][4][i] for i, j in enumerate(self.chosen)])
 
     def advance(self, most: int, seconds: float) -> None:
-        """One chunk of steps; a seed that breaks is stopped at its last finite state."""
+        """Take one chunk of steps. A seed that becomes non-finite ends at its last finite state."""
         self.step = self.stepper.advance(self.step, self.active.copy(), most, seconds)
         for i, why in self.step.faults.items():
             self.stop(i, Status.NON_FINITE, why)
 
     def judge(self, goal: int) -> None:
-        """At a record: end the seeds that have converged, stalled, or are dropped."""
+        """At the record of iteration `goal`: end the seeds that have converged or stalled, and drop
+        those that successive halving drops.
+        """
         if self.active.any() and self.on_grid(goal):
             self.stop_settled()
         if self.active.any() and self.on_grid(goal):
@@ -551,7 +642,7 @@ class Training:
             self.regroup(goal)
 
     def stop_settled(self) -> None:
-        """End the seeds whose engine has nothing left to gain."""
+        """End the seeds that have converged by the diagnostics of the engine."""
         first = len(self.names) - 2 - len(self.diagnostics)
         for i in np.flatnonzero(self.active).tolist():
             values = {
@@ -563,9 +654,7 @@ class Training:
                 self.stop(i, Status.CONVERGED, why)
 
     def stop_stalled(self) -> None:
-        """End the seeds that have stalled. Only records of the grid count, so that a run that is
-        cut into pieces stops where one that is not does.
-        """
+        """End the seeds that have stalled."""
         now = self.iteration
         stalled = self.stall.stalled(now)
         if not self.stall.old_records:
@@ -587,9 +676,12 @@ class Training:
             self.stop(i, Status.STALLED, why)
 
     def drop(self, places: int) -> None:
-        """End the seeds that are not among the best `places`, by the loss that `Run.ranking` goes
-        by; but by the true loss where some seeds are in a lifted phase and others behind it, since
-        their losses are of different kinds."""
+        """End all seeds but the best ones, whose number is `places`.
+
+        The seeds are ranked by the same loss as in `Run.ranking`, with one exception. If some seeds
+        are in the lifted phase and others have left it, their losses are different functions, so
+        the seeds are ranked by the true loss.
+        """
         name = "loss"
         value = self.step.current[0]
         if self.stepper.validation is not None:
@@ -613,8 +705,10 @@ class Training:
     # ---------------------------------------------------------------- views
 
     def mark(self) -> None:
-        """Remember this moment, in one assignment: an interrupt may come anywhere after it."""
-        self.marked = _Mark(
+        """Take a snapshot of this moment. It replaces the last one in a single assignment, so that
+        `snapshot` is consistent whenever an interrupt comes.
+        """
+        self.snapshot = _Snapshot(
             len(self.records),
             self.seconds,
             self.step,
@@ -625,30 +719,30 @@ class Training:
         )
 
     @float64
-    def run(self, mark: _Mark) -> Run:
-        """The run as it was at a mark. Between two records, one more is added for the states that
-        it has there.
+    def run(self, snapshot: _Snapshot) -> Run:
+        """The run as it was at a snapshot. If the states of the snapshot have no record yet, one is
+        added to the history of the run.
         """
-        records = self.records[: mark.records]
-        chosen = mark.chosen
-        done = mark.step.iterations
+        records = self.records[: snapshot.records]
+        chosen = snapshot.chosen
+        done = snapshot.step.iterations
         count = len(self.seeds)
         if np.any(done != records[-1][0]):
-            records.append((done, np.full(count, mark.seconds), *mark.step.current))
+            records.append((done, np.full(count, snapshot.seconds), *snapshot.step.current))
             if self.stepper.validation is None:
-                chosen = np.full(count, mark.records)
+                chosen = np.full(count, snapshot.records)
         history = {
             name: np.stack([record[j] for record in records], axis=1)
             for j, name in enumerate(self.names)
         }
         history["bound_ratio"] = _ratio(self.bound, history["loss"], history["mean_squared_loss"])
-        status = list(mark.status)
-        reason = list(mark.reason)
-        for i in np.flatnonzero(mark.active).tolist():
+        status = list(snapshot.status)
+        reason = list(snapshot.reason)
+        for i in np.flatnonzero(snapshot.active).tolist():
             if not reason[i]:
                 status[i] = Status.RUNNING
                 reason[i] = f"not finished: {done[i]} iterations so far."
-        states, kept = mark.step.groups.whole()
+        states, kept = snapshot.step.groups.whole()
         origin = self.origin
         run = Run(
             self.engine,
@@ -665,12 +759,16 @@ class Training:
         return replace(run, sampler=origin.sampler) if isinstance(origin, Run) else run
 
     def progress(self, recorded: bool, sampler: Sampler) -> Progress:
-        """This moment for the observers."""
+        """What the observers are shown of this moment.
+
+        recorded: whether the present losses became a record of the history.
+        sampler: chooses the networks of the run that an observer asks for.
+        """
         loss, true = self.step.current[:2].copy()
-        mark = self.marked
+        snapshot = self.snapshot
 
         def run_so_far() -> Run:
-            return sampler.present(self.run(mark))
+            return sampler.present(self.run(snapshot))
 
         ratio = _ratio(self.bound, loss, true)
         return Progress(
@@ -691,25 +789,27 @@ def loop(
     interrupted: Callable[[], bool] = never,
     spent: float = 0.0,
 ) -> Run:
-    """Train all seeds until they end or a budget does.
+    """Train until every seed has ended or a budget is used up.
 
     Parameters
     ----------
-    begin : the start of a run, or a run to continue: then the numbers are those of a run that was
-        never cut, bit for bit.
-    rules : when losses are recorded and what ends the run.
+    begin : the start of a new run, or a run to continue. A run that is interrupted and continued
+        gives the same numbers as an uninterrupted run, bit for bit.
+    rules : when losses are recorded, and what ends the run.
     stepping : gives the stepper for an engine.
-    observers : see every `Progress`; the run ends where one of them returns True.
+    observers : are shown every `Progress`; the run ends when one of them returns True.
     sampler : changes the points; None: they are fixed.
-    interrupted : whether Ctrl-C was pressed, see `sapm.scopes`.
-    spent : seconds that have gone by and count.
+    interrupted : whether Ctrl-C was pressed, see `sapm.scopes.interrupts`.
+    spent : seconds that went by before this call and count towards `rules.seconds`.
     """
     course = _Course(begin, rules, stepping, observers, sampler or Fixed(), interrupted, spent)
-    return unless_interrupted(course.train, course.cut)
+    return unless_interrupted(course.train, course.run_so_far)
 
 
 class _Course:
-    """A run on its way through the visits of the sampler; the parameters are those of `loop`."""
+    """One call of `loop`, with its parameters: the run is trained from each visit of the sampler to
+    the next.
+    """
 
     def __init__(
         self,
@@ -729,12 +829,14 @@ class _Course:
         self.interrupted = interrupted
         self.clock = time.perf_counter()
         self.spent = spent
-        self.run = begin if isinstance(begin, Run) else None  # as of the last visit
+        # the run at iteration `at`, the last one that was reached; None before the first steps
+        self.run = begin if isinstance(begin, Run) else None
         self.at = 0 if self.run is None else max(self.run.iterations, self.run.sampler.visited)
-        self.training: Training | None = None  # since the last visit
+        # the latest training; None before the first one and during a visit
+        self.training: Training | None = None
 
     def train(self) -> Run:
-        """Train from visit to visit, until all seeds or a budget end."""
+        """Train from visit to visit, until every seed has ended or a budget is used up."""
         rules = self.rules
         sampler = self.sampler
         while True:
@@ -748,13 +850,14 @@ class _Course:
                     return self.run
             visit = sampler.next_visit(self.at + 1)
             goal = rules.iterations if visit is None else min(rules.iterations, visit)
-            marks = [k for k in (self.at, goal) if sampler.keeps_record(k)]
+            extra_records = [k for k in (self.at, goal) if sampler.keeps_record(k)]
             source = self.begin if self.run is None else self.run
             engine = source.method if isinstance(source, Run) else source.engine
-            # while points are redrawn, the residual at fresh points tells whether to go on
-            stalls = rules if visit is None else replace(rules, patience=NEVER)
+            # As long as the sampler visits the run, seeds do not stall by the loss at the points of
+            # training: the sampler ends the run by the residual at fresh points.
+            segment_rules = rules if visit is None else replace(rules, patience=NEVER)
             waited = self.spent + time.perf_counter() - self.clock
-            self.training = Training(source, self.stepping(engine), stalls, marks)
+            self.training = Training(source, self.stepping(engine), segment_rules, extra_records)
             self.training.began -= waited
             self.run = _follow(self.training, goal, self.observers, sampler, self.interrupted)
             self.at = goal
@@ -764,10 +867,12 @@ class _Course:
             self.clock = time.perf_counter()
             self.spent = 0.0
 
-    def cut(self) -> Run:
-        """The run so far, where a second Ctrl-C, or one that an observer raised, cut it off."""
+    def run_so_far(self) -> Run:
+        """The last consistent state of the run, after a KeyboardInterrupt in `train`. That comes
+        from a second Ctrl-C, or from an observer. If there is no state yet, it is raised again.
+        """
         if self.training is not None:
-            run = self.training.run(self.training.marked)
+            run = self.training.run(self.training.snapshot)
             return run.interrupted(run.iterations)
         if self.run is None:
             interrupt("interrupted before the first step")
@@ -781,22 +886,26 @@ def _follow(
     sampler: Sampler,
     interrupted: Callable[[], bool],
 ) -> Run:
-    """Advance to the iteration `goal`, or to the end of all seeds or of the time."""
+    """Train up to the iteration `goal`, unless all seeds, the time, an observer or an interrupt end
+    the training before. Parameters: see `loop`.
+    """
     seconds = training.rules.seconds
-    first_seconds = float(training.records[0][1].max())  # most of it is compilation
-    cut = ""
+    # the time of the first record, most of which is compilation
+    first_seconds = float(training.records[0][1].max())
+    interruption = ""
 
     def show(recorded: bool) -> bool:
         progress = training.progress(recorded, sampler)
-        answers = [bool(observer(progress)) for observer in observers]  # all of them see it
+        # a list, so that all observers are called, also after one has answered True
+        answers = [bool(observer(progress)) for observer in observers]
         return any(answers)
 
     stop = show(isinstance(training.origin, Start))
     while training.active.any() and training.iteration < goal:
         at = training.iteration
         if anywhere(interrupted()):
-            cut = f"interrupted after {at} iterations."
-            training.close(Status.INTERRUPTED, cut)
+            interruption = f"interrupted after {at} iterations."
+            training.suspend(Status.INTERRUPTED, interruption)
             break
         seconds_left = math.inf if seconds is None else seconds - training.seconds
         stop, seconds_left = agreed(stop, seconds_left)
@@ -809,9 +918,9 @@ def _follow(
                 else ""
             )
             why = f"the time was up ({seconds:.4g} s in all{before}) after {at} iterations."
-            training.close(Status.OUT_OF_TIME, why)
+            training.suspend(Status.OUT_OF_TIME, why)
             break
-        record_at = min(training.next_stop(at), goal)
+        record_at = min(training.record_after(at), goal)
         training.advance(record_at - at, seconds_left)
         recorded = training.iteration == record_at or not training.active.any()
         if recorded:
@@ -819,16 +928,16 @@ def _follow(
             training.judge(record_at)
         training.mark()
         stop = show(recorded)
-    if not cut and agreed(bool(stop))[0]:
+    if not interruption and agreed(bool(stop))[0]:
         why = f"stopped by the callback after {training.iteration} iterations."
-        training.close(Status.STOPPED, why)
+        training.suspend(Status.STOPPED, why)
     if np.any(training.step.iterations != training.records[-1][0]):
         training.record()
     for i, status in enumerate(training.status):
         if status == Status.FINISHED:
             training.reason[i] = f"ran all {goal} iterations."
     training.mark()
-    return replace(training.run(training.marked), cut=cut)
+    return replace(training.run(training.snapshot), cut=interruption)
 
 
 def train(
@@ -842,14 +951,17 @@ def train(
     mesh: Mesh | None = None,
     **rules,
 ) -> Run:
-    """A run of an engine alone, with data in memory and fixed points.
+    """Train an engine without the driver: on data in memory and at fixed points.
 
     Parameters
     ----------
+    engine : the method for this problem.
     iterations : steps of every seed.
-    seeds, key : how many seeds or which; seed s draws from fold_in(key, s).
-    initial : states to start from, in place of those drawn.
-    validation : a term of data held out.
+    seeds : the number of seeds, or the seed numbers.
+    key : seed s draws its start from fold_in(key, s).
+    initial : the states to start from, a tree of arrays with a row for each seed; None: random
+        ones.
+    validation : a term of held-out data, or None.
     mesh : the devices that share the seeds and the samples.
     rules : fields of `Rules`.
     """

@@ -1,9 +1,9 @@
-"""Training on data that are on disk: the sweeps of `sapm.methods.streamed`, with the auxiliary
-variables on disk as well.
+"""Training on data on disk: the sweeps of `sapm.methods.streamed`. The auxiliary variables a_l are
+on disk too.
 
-Nothing is ever copied: a pass writes the new a_l to a spare file, and a state says which file holds
-which layer. Files that the state, or the last checkpoint, names are not written to, so a run can be
-cut off anywhere and continued from there.
+A pass writes the new a_l to a spare file, and the state says which file holds which layer. So no
+file is copied for a checkpoint. A pass never writes to a file that the current state or the last
+checkpoint names. So a run can be interrupted at any time and continued from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ from sapm.scopes import float64
 from sapm.training.loop import Step, settled
 from sapm.training.seeds import Group, Groups, measured
 
-# Chunks at work at once: some are read or written while others are computed.
+# The number of chunks in progress: some are read or written while others are computed.
 WORKERS = max(2, min(8, os.cpu_count() or 2))
-# Numbers that a layer of all seeds has in a chunk by default: they stay in the cache of a core.
+# By default, one layer of all seeds has about this many numbers in a chunk. They fit into the cache
+# of a core.
 CHUNK_NUMBERS = 2**18
 SMALLEST_CHUNK_SAMPLES = 256
 
 
 def default_chunk(samples: int, seeds: int, widths: Sequence[int]) -> int:
-    """The number of samples in a chunk: a power of two, or all samples.
+    """The default number of samples in a chunk: a power of two, or all samples.
 
     Parameters
     ----------
-    samples, seeds : how many there are.
+    samples, seeds : the numbers of samples and of seeds.
     widths : (m_0, …, m_L), the units of every layer.
     """
     fitting = max(SMALLEST_CHUNK_SAMPLES, CHUNK_NUMBERS // (seeds * max(widths)))
@@ -109,12 +110,12 @@ class Source:
 
 
 class Files:
-    """Auxiliary variables on disk, in numbered .npy files. A file belongs to a layer l and has a
-    row for every chunk: a_l (seeds, chunk, m_l), then the step lengths (seeds, chunk).
+    """Auxiliary variables on disk, in numbered .npy files. A file belongs to a layer l. It has one
+    row for every chunk, with a_l (seeds, chunk, m_l) and then the step lengths (seeds, chunk).
 
     Parameters
     ----------
-    folder : where the files are; None is a temporary folder that is removed at the end.
+    folder : the folder of the files; None: a temporary folder, which is removed at the end.
     seeds : the number of seeds.
     source : the samples.
     hidden : (m_1, …, m_{L-1}), the units of the hidden layers.
@@ -135,7 +136,7 @@ class Files:
         self.chunk = source.chunk
         self.chunks = source.chunks
         self.hidden = hidden
-        # the number of a file → numbers in a row, bytes of the header
+        # {number of a file: (count of numbers in a row, bytes of the header)}
         self._sizes: dict[int, tuple[int, int]] = {}
         self._unsynced: set[int] = set()
         self._held: set[int] = set()
@@ -161,12 +162,12 @@ class Files:
         return self.path / f"aux-{number:03d}.npy"
 
     def _row(self, l: int) -> int:
-        """How many numbers a row of a file of layer l has."""
+        """The count of numbers in a row of a file of layer l."""
         return self.seeds * self.chunk * (self.hidden[l - 1] + 1)
 
     def _check_room(self) -> None:
-        """Refuse a disk that is too small for the files: those of the state, those of a checkpoint
-        in the folder of a run, and the spare one that a pass writes to.
+        """Raise an error if the disk is too small for the files of the state, those of a checkpoint
+        (if the run has a folder), and the spare file that a pass writes to.
         """
         sizes = [8 * self.chunks * self._row(l) for l in range(1, len(self.hidden) + 1)]
         needed = (1 if self._scratch else 2) * sum(sizes) + max(sizes)
@@ -179,7 +180,7 @@ class Files:
             )
 
     def _check_there(self, states: Swept) -> None:
-        """Refuse states whose files are missing or have another size."""
+        """Raise an error if files of these states are missing or have another size."""
         for l, number in enumerate(file_numbers(states), 1):
             path = self.file(number)
             try:
@@ -194,10 +195,11 @@ class Files:
             self._sizes[number] = (self._row(l), table.offset)
 
     def spare(self, l: int, used: set[int]) -> int:
-        """The number of a file that a_l may be written to; a new file if there is none.
+        """The number of a file that a_l may be written to. If there is none, a file is created.
 
         Parameters
         ----------
+        l : the layer.
         used : the numbers of the files that hold the current state.
         """
         for number, (row, _) in self._sizes.items():
@@ -249,14 +251,16 @@ class Files:
         self._unsynced.add(number)
 
     def sync(self) -> None:
-        """Flush all files to the disk: this comes before a checkpoint that names them."""
+        """Flush all files to the disk. Call this before a checkpoint that names them is written."""
         for number in sorted(self._unsynced):
             with open(self.file(number), "rb") as file:
                 os.fsync(file.fileno())
         self._unsynced.clear()
 
     def hold(self, states: Swept) -> None:
-        """Protect the files that these states name: a checkpoint names them too."""
+        """Keep the files that these states name from being overwritten, until the next call. Call
+        this after a checkpoint of these states was written.
+        """
         self._held = set(file_numbers(states))
 
 
@@ -270,11 +274,13 @@ def _add(x, y):
 
 
 def over_chunks(work: Callable[[int], Any], chunks: int) -> Any:
-    """Σ_c work(c), where some chunks are computed at once and added in their order.
+    """Σ_c work(c). Several chunks are computed at the same time. Their results are added in the
+    order of the chunks, so that rounding does not depend on timing.
 
     Parameters
     ----------
-    work : gives the tree of arrays that chunk c adds to the sum.
+    work : maps c to the summand of chunk c, a tree of arrays.
+    chunks : the number of chunks.
     """
     total = None
     pool = ThreadPoolExecutor(WORKERS)
@@ -294,7 +300,7 @@ def over_chunks(work: Callable[[int], Any], chunks: int) -> Any:
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes over all chunks that a sweep is made of.
+    """The passes of a sweep, each over all chunks.
 
     Parameters
     ----------
@@ -320,7 +326,7 @@ class Passes:
         Parameters
         ----------
         keys : (seeds,) the random keys that the networks are drawn from.
-        given : a_1, …, a_{L-1}, each (seeds, n, m_l); None: drawn by the rule of the method.
+        given : the first a_1, …, a_{L-1}, each (seeds, n, m_l); None: the method draws them.
         """
         method = self.method
         source = self.source
@@ -351,7 +357,10 @@ class Passes:
         return self._close(states, where) if l == 0 else self._layer(states, where, l)
 
     def _close(self, states: Swept, where: dict[int, int]) -> Swept:
-        """The states after the closing pass of a sweep. The file where[l] holds a_l."""
+        """The states after the closing pass of a sweep, that of layer 0.
+
+        where: {l: number of the file that holds a_l}.
+        """
         method = self.method
         source = self.source
         files = self.files
@@ -372,7 +381,10 @@ class Passes:
         return close_sweep(method, states, over_chunks(work, source.chunks))
 
     def _layer(self, states: Swept, where: dict[int, int], l: int) -> Swept:
-        """The states after the pass of layer l; a_l is read from the file where[l]."""
+        """The states after the pass of layer l > 0, which writes the new a_l to a spare file.
+
+        where: {l: number of the file that holds a_l}.
+        """
         method = self.method
         source = self.source
         files = self.files
@@ -409,13 +421,13 @@ class Passes:
 
 
 class PassStepper:
-    """The stepper of `sapm.training.loop` for data on disk. An advance is one pass over the
-    samples; a step is complete after its last pass.
+    """The stepper of `sapm.training.loop` for data on disk. `advance` makes one pass over the
+    samples. A step of the method is a sweep, so it takes several passes: one for each layer.
 
     Parameters
     ----------
     passes : the method with its samples and files.
-    validation : a term of data held out, or None.
+    validation : a term of held-out data, or None.
     """
 
     one_group = True
@@ -435,7 +447,9 @@ class PassStepper:
         return np.array([np.asarray(x) for x in measured(self.engine, states, self.validation)])
 
     def advance(self, before: Step, on: np.ndarray, most: int, seconds: float) -> Step:
-        """One pass; seeds that break in it are left at their last whole sweep."""
+        """Make one pass. A seed that becomes non-finite in it keeps the state of its last complete
+        sweep.
+        """
         old = before.groups.running[0].states
         layer = int(np.asarray(old.due)[0])
         new = self.passes.take(old)
@@ -464,10 +478,11 @@ class PassStepper:
 
 
 def _unchanged(old: Swept, new: Swept, still: np.ndarray) -> Swept:
-    """The new states, in which the seeds that are `still` keep their old network and losses.
+    """The new states, but with the old network and losses for the seeds that have stopped.
 
     Parameters
     ----------
+    old, new : the states before and after a pass.
     still : (seeds,) whether a seed has stopped.
     """
 

@@ -61,7 +61,7 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     sapm.solve(problem, **settings, max_iter=15, out=tmp_path / "run")
     resumed = sapm.resume(tmp_path / "run", max_iter=21, problem=problem, progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
-    with pytest.warns(UserWarning, match="so they stay as they are") as told:
+    with pytest.warns(UserWarning, match="so the points stay as they are") as told:
         blind = sapm.resume(tmp_path / "run", max_iter=26, progress=False)
     assert told[0].filename == __file__
     sizes = [

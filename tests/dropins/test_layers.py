@@ -143,8 +143,8 @@ def test_the_jacobian(name, terms):
 @pytest.mark.parametrize("algebra", ("primal", "dual", "free"))
 def test_training_by_gauss_newton(algebra):
     network = chain(CHAINS["mixed"])
-    obj = objective(VALUES, network.depth, "sapm")
-    method = gauss_newton(obj, network.widths, "tanh", lifted=0, algebra=algebra)
+    obj = objective(VALUES, network.depth, "ls")
+    method = gauss_newton(obj, network.widths, "tanh", algebra=algebra)
     state = method.begin(network)
     step = jax.jit(lambda state, method=method: method.step(state))
     for _ in range(25):
@@ -192,11 +192,13 @@ def test_without_a_gain():
         ValueError, match="needs a gain of every layer, and layer 2, Wild, has none"
     ):
         penalty(obj, start_point(jax.random.key(0), obj, network))
-    with pytest.raises(ValueError, match="need a network of dense layers; use lifted=0"):
+    with pytest.raises(ValueError, match="got layers that are not dense, expected"):
         method = gauss_newton(obj, network.widths, "tanh")
         method.step(method.begin(chain(("residual", "residual"))))
     steep = ACTIVATIONS["tanh"].__class__("steep", network.sigma.pair, network.sigma.curve, 2.0)
     assert certificate(obj, steep, 1.0, 1.0, network=network).holds is None
+    given = certificate(obj, network.sigma, 1.0, 1.0, network=network)
+    assert given.holds is None and "layer 2, Wild, has no proven gain" in given.reason
     equation = objective(EQUATION, network.depth, "sapm")
     assert "dense layers" in str(certificate(equation, network.sigma, 1.0, 1.0, network=network))
 

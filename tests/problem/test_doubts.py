@@ -331,7 +331,7 @@ def test_a_root_of_u_is_said_where_networks_begin():
         "max_iter": 2,
     }
     with pytest.warns(
-        UserWarning, match=r"nothing was trained: .* not finite\. Is it a root"
+        UserWarning, match=r"nothing was trained: .* not finite\. If the residual has a root"
     ) as said:
         result = sapm.solve(tank, **small, progress=False)
     assert said[-1].filename == __file__ and "nothing was trained" in str(result.summary())

@@ -11,11 +11,11 @@ from problems import transport, typed, wave
 import sapm
 from sapm.catalogue import CATALOGUE
 from sapm.driver.settings import plan
-from sapm.methods.choose import automatic
+from sapm.methods.method import automatic
 from sapm.numerics.activations import ACTIVATIONS
 from sapm.problem.characteristics import solve_by_characteristics
 from sapm.problem.samples import describe, from_arrays, nonlinear_terms, to_arrays
-from sapm.results.estimates import FollowCharacteristics
+from sapm.results.estimates import LeastSquaresCorrection
 from sapm.results.result import best_of
 
 SQUARE = sapm.Box(t=(0, 1), x=(0, 1))
@@ -359,7 +359,7 @@ def test_the_estimate_sees_fine_detail_along_a_line():
     problem = sapm.PDE(sapm.Box(x=(0, 1)), equation, [sapm.Inflow(lambda p: 0.0)], wave)
     result = sapm.solve(problem, 2, 8, points=500, max_iter=3, seeds=1, progress=False)
     error = result.table[0]["solution_error"]
-    estimate = result.error_estimate(estimator=FollowCharacteristics(seconds=60))
+    estimate = result.error_estimate(estimator=LeastSquaresCorrection())
     assert error > 0.1 and 0.98 < estimate.error / error < 1.02 and estimate.explained > 0.99
 
 

@@ -388,6 +388,7 @@ def heat():
 SMALL = {"seeds": 1, "points": 150, "boundary_points": 80, "test_points": 100, "progress": False}
 
 
+@pytest.mark.filterwarnings("ignore:the domain has a corner that points inwards")
 @pytest.mark.slow_cases("heat-15-3-0.7853981633974483")
 @pytest.mark.parametrize(
     ("make", "steps", "panels", "shown"),

@@ -194,7 +194,7 @@ STATED = {
         lambda c: sapm.Regression(X, X) if c else sapm.PDE(BOX, lambda p, u: u.x, START),
         1,
         0,
-        "but a PDE",
+        "got a PDE, expected a Regression",
     ),
 }
 

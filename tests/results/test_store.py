@@ -227,7 +227,7 @@ def test_a_folder_is_not_overwritten(tmp_path):
     ):
         sapm.solve(curve(), **settings)
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match=r"max_iter=0 is behind: .* has 1 iterations already"):
+    with pytest.raises(ValueError, match=r"max_iter: got 0, expected at least 1, .* has already"):
         sapm.resume(tmp_path / "run", max_iter=0)
     with pytest.raises(TypeError, match="on_record=3 is not a function"):
         sapm.resume(tmp_path / "run", max_iter=2, on_record=3)

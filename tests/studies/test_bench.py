@@ -61,6 +61,7 @@ def task_of(case):
     "burgers-tanh-3x4", "function_1d-tanh-3x4", "poisson_2d-sin-3x4", "transport_1d-sin-3x4"
 )
 @pytest.mark.parametrize("case", [TINY, FLOW, PLATE, SHOCK], ids=lambda case: case.name)
+@pytest.mark.usefixtures("double_precision")
 def test_peers_minimise_the_true_loss(case):
     """Σ residual² is the engine's true loss; the weights of track A are those that `sapm.solve`
     starts from.
@@ -120,6 +121,7 @@ def test_every_peer_lowers_the_loss(name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("double_precision")
 def test_levenberg_marquardt_takes_our_step():
     """optimistix damps by λ = 1/step size, which starts at 1: our plain step with ν = 1, and the
     same for other λ.
@@ -151,6 +153,7 @@ def test_levenberg_marquardt_takes_our_step():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("double_precision")
 def test_rows_without_training():
     """Features: the operator acts on them exactly. Constant, affine and interpolation: as NumPy has
     them.

@@ -65,6 +65,7 @@ def test_cases():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("double_precision")
 def test_random_features_of_second_order(tmp_path):
     """The operator acts on them exactly; nonlinear equations are refused. The page has a section
     and a figure for an equation.

@@ -136,7 +136,7 @@ def test_a_result_like_any_other(tmp_path, monkeypatch):
     loaded = sapm.load(result.save(tmp_path / "a.sapm"))
     assert loaded.table == result.table and (tmp_path / "a.sapm").stat().st_size < 2e5
     assert "chunks of 30" in loaded.report(tmp_path / "a.html").read_text()
-    with pytest.raises(ValueError, match="give the folder it was kept in"):
+    with pytest.raises(ValueError, match="give the folder of the run"):
         sapm.resume(tmp_path / "a.sapm", problem=problem)
 
 

@@ -1,6 +1,6 @@
 """The cases of the benchmark with their budgets and targets, and the methods that take part.
 
-This module imports nothing heavy, since the command line lists it.
+The command line lists the cases. So that it starts fast, this module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 TRACKS = ("A", "B")
 INPUTS = {"function_1d": 1, "function_10d": 10, "transport_3d": 4, "poisson_5d": 5}  # others: 2
-# for compilation, never scored; settings were chosen on seeds 100 to 109, scores are on 0, 1, …
+# The seed of a first run, which compiles the programs and is never scored. The scored seeds are
+# 0, 1, …; settings were chosen on the seeds 100 to 109.
 WARM_UP_SEED = 1000
 
 
@@ -86,7 +87,7 @@ DEPTH_SWEEP_ROWS = (
     ("B", "scipy-bfgs"),
     ("B", "adam-lbfgs"),
 )
-NONLINEAR_ROWS = tuple(  # for equations to which PM and SAPM do not apply
+NONLINEAR_ROWS = tuple(  # for textbook problems: the methods that solve nonlinear equations too
     ("B", name)
     for name in (
         "auto",
@@ -113,9 +114,9 @@ class Case:
     depth, width, activation : the network
     seconds : the training time of a seed
     seeds : how many seeds are scored: 0, …, seeds - 1
-    targets : errors for which the time to reach them is measured
+    targets : errors; the time to reach each of them is measured
     points, boundary_points, test_points : the samples
-    only : the (track, method) that take part; None for all that suit the case
+    only : the pairs (track, method) that take part; None: all that suit the case
     """
 
     family: str
@@ -145,7 +146,7 @@ class Case:
 
     @property
     def is_pde(self) -> bool:
-        """Whether the problem is an equation, not a function to learn."""
+        """Whether the problem is a PDE; otherwise it is a function to learn."""
         return not self.experiment.startswith("function")
 
     @property
@@ -175,6 +176,7 @@ class Case:
         ]
 
     def _suits(self, method: str) -> bool:
+        """Whether a method can solve the case, and is not the same as another method there."""
         if method == "sklearn-mlp":
             return not self.is_pde and self.activation in ("relu", "tanh", "sigmoid")
         if method == "deepxde":
@@ -192,7 +194,7 @@ def _function(
     family: str = "function_1d",
     only: tuple[tuple[str, str], ...] | None = None,
 ) -> Case:
-    """function_1d with ten units in a layer."""
+    """The case of function_1d with ten units in each layer."""
     points: dict[str, Any] = {"points": 100, "test_points": 1000}
     return Case(
         family, "function_1d", depth, 10, activation, seconds, 10, (1e-2, 3e-3), **points, only=only
@@ -201,7 +203,8 @@ def _function(
 
 def _equation(name: str, seconds: float) -> Case:
     """A textbook problem with the network and points that the catalogue gives it."""
-    settings, (depth, width) = CATALOGUE[name].settings, CATALOGUE[name].sizes[0]
+    settings = CATALOGUE[name].settings
+    depth, width = CATALOGUE[name].sizes[0]
     points = {key: settings[key] for key in ("points", "boundary_points", "test_points")}
     rows = NONLINEAR_ROWS if name in NONLINEAR_EQUATIONS else LINEAR_ROWS
     return Case(
@@ -218,7 +221,8 @@ def _equation(name: str, seconds: float) -> Case:
     )
 
 
-# two functions, or an unknown number: the peers here do not solve such problems
+# Textbook problems without a case: they have two unknown functions, or an unknown number, and the
+# peers in `ENTRIES` do not solve such problems.
 UNMATCHED = ("lotka_volterra", "burgers_inverse")
 DEFAULT_SECONDS = 60.0
 SECONDS = {"poisson_5d": 120.0, "burgers": 300.0, "allen_cahn": 300.0}
@@ -248,7 +252,7 @@ CASES = {
     )
 }
 FAMILIES = tuple(dict.fromkeys(case.family for case in CASES.values()))
-# (seconds, seeds) of a quick run
+# (seconds, number of seeds) of a quick run
 QUICK = {"function_1d-relu-10x10": (1.0, 3), "transport_1d-sin-6x10": (5.0, 2)}
 QUICK_DEFAULT = (2.0, 2)
 
@@ -263,11 +267,12 @@ def select(
 
     Parameters
     ----------
-    names : each "all", a family (its first case; all cases of depth, convection and equations), an
-        equation, a case, a pattern with wildcards, or a `Case`
-    quick : whether to shorten the cases to a few seconds and seeds; without names, the cases of
-        `QUICK`
-    seconds, seeds : in place of those of the cases
+    names : each name is "all", a family, an equation, a case, a pattern with wildcards, or a
+        `Case`. The families depth, convection and equations stand for all their cases, the others
+        for their first case.
+    quick : whether to shorten the cases to a few seconds and seeds. Without names, the cases are
+        those of `QUICK`.
+    seconds, seeds : these replace the values of the cases; None: they do not
     """
     chosen: dict[str, Case] = {}
     if quick and not names:
@@ -290,7 +295,7 @@ def select(
 def _find(name: str) -> Iterable[Case]:
     if name == "all":
         return CASES.values()
-    if name == "depth":  # the case with ten layers belongs to the family function_1d
+    if name == "depth":  # a case with ten layers is among these, from the family function_1d
         sweep = [
             case
             for case in CASES.values()
@@ -314,9 +319,13 @@ def _find(name: str) -> Iterable[Case]:
 def chosen_rows(
     case: Case, methods: Sequence[str] | None, track: str | None
 ) -> list[tuple[str, str]]:
-    """(track, method) of the rows of a case, restricted to some methods and to a track.
+    """(track, method) of the rows of a case.
 
-    None means all methods, or both tracks.
+    Parameters
+    ----------
+    case : the case
+    methods : the methods to include; None: all
+    track : the track to include; None: both
     """
     if track is not None and track not in TRACKS:
         raise ValueError(
