@@ -622,7 +622,11 @@ RESULT_CASES = [
         "seed=9: got an index out of range, expected 0 to 0",
     ),
     (lambda r: r.error_estimate(seed=9), ValueError, "seed=9: got an index out of range"),
-    (lambda r: r.reference_error(5, seed="best"), ValueError, "seed='best': got an index out of range"),
+    (
+        lambda r: r.reference_error(5, seed="best"),
+        ValueError,
+        "seed='best': got an index out of range",
+    ),
     (lambda r: r.reference_error(0), ValueError, "n=0 is too small; give 1 or more"),
     (
         lambda r: r.best.x,
