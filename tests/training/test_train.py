@@ -234,7 +234,7 @@ def test_refusals():
             "initial has states for",
         ),
         (lambda: train(METHODS["alternating"](), 5, seeds=[]), "seeds is empty"),
-        (lambda: train(METHODS["alternating"](), -1), "must not be negative"),
+        (lambda: train(METHODS["alternating"](), -1), "iterations=-1"),
     ]
     for call, sentence in cases:
         with pytest.raises(ValueError, match=sentence):
