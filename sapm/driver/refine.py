@@ -19,6 +19,7 @@ from sapm.errors import by_name
 from sapm.methods.method import GaussNewton, Method
 from sapm.numerics.activations import Activation
 from sapm.objective.penalty import mean_square
+from sapm.problem.pde import Problem
 from sapm.problem.samples import Samples, network_of
 from sapm.results import files
 from sapm.results.imports import Weights, checked_weights, form_of
@@ -75,7 +76,7 @@ class Refined:
 @by_name(hints={"seeds": " It trains one network, the one that is given."})
 def refine(
     network,
-    problem,
+    problem: Problem,
     *,
     activation: str | Activation | Callable | None = None,
     points=1000,

@@ -35,10 +35,10 @@ from sapm.numerics.activations import activation as find_activation
 from sapm.numerics.network import INITIALISERS
 from sapm.objective.penalty import MODELS, STARTS
 from sapm.problem.advice import advice
-from sapm.problem.data import Function, Regression
+from sapm.problem.data import Regression
 from sapm.problem.equation import derivative_name
 from sapm.problem.functions import NEEDS_NUMBERS
-from sapm.problem.pde import PDE, PROBLEMS
+from sapm.problem.pde import PDE, PROBLEMS, Problem
 from sapm.training.devices import first_process, installed_memory
 from sapm.training.run import (
     MOST_LAYERS,
@@ -58,7 +58,6 @@ STATE_NUMBERS = 4
 # The state of sweeps over data is kept on disk if it takes more than this share of the memory.
 STATE_MEMORY_SHARE = 1 / 4
 
-Problem = PDE | Function | Regression
 Points = Any  # a number of points, or an array (n, d) of them
 
 
@@ -501,7 +500,7 @@ def check_one_device(divided: bool, streamed: bool) -> None:
 # ---------------------------------------------------------------- checks of one setting
 
 
-def check_problem(problem: Any) -> None:
+def check_problem(problem: object) -> None:
     """Refuse an object that is not a problem."""
     if isinstance(problem, PROBLEMS):
         return

@@ -29,8 +29,9 @@ from sapm.methods.method import Method, StoredMethod
 from sapm.methods.streamed import StreamedEngine
 from sapm.numerics.activations import Activation
 from sapm.problem.advice import CLEAR_DIFFERENCE, another_exact, kinks
+from sapm.problem.data import Regression
 from sapm.problem.functions import USER_ERRORS
-from sapm.problem.pde import PDE
+from sapm.problem.pde import PDE, Problem
 from sapm.problem.samples import Samples, Weights
 from sapm.results import files
 from sapm.results.files import environment
@@ -131,7 +132,7 @@ class Callback:
 
 
 def attempt(
-    problem,
+    problem: Problem | None,
     samples: Samples,
     plan: Plan,
     session: Session,
@@ -225,7 +226,11 @@ def attempt(
 
 
 def sampler_of(
-    problem, samples: Samples, plan: Plan, previous: Run | None, seconds: float | None
+    problem: Problem | None,
+    samples: Samples,
+    plan: Plan,
+    previous: Run | None,
+    seconds: float | None,
 ) -> Fixed | Redrawn | Staged:
     """The sampler that chooses the points of a run. Parameters: see `attempt`.
 
@@ -257,7 +262,13 @@ def rules_of(plan: Plan, seconds: float | None) -> Rules:
 # ---------------------------------------------------------------- data in memory or on disk
 
 
-def _disk(problem, samples: Samples, plan: Plan, folder: files.Folder | None, previous: Run | None):
+def _disk(
+    problem: Problem | None,
+    samples: Samples,
+    plan: Plan,
+    folder: files.Folder | None,
+    previous: Run | None,
+):
     """A context manager that yields the passes over data on disk; for data in memory None.
 
     The parameters are those of `attempt`; `folder` is that of the run.
@@ -265,7 +276,8 @@ def _disk(problem, samples: Samples, plan: Plan, folder: files.Folder | None, pr
     if plan.chunk is None:
         return nullcontext()
     engine = plan.engine(samples)
-    assert isinstance(engine, StreamedEngine)  # every plan with chunks has such an engine
+    # every plan with chunks is one for data, and has such an engine
+    assert isinstance(engine, StreamedEngine) and isinstance(problem, Regression)
     source = streaming.Source(problem, plan.scaling(samples), plan.chunk)
     place = None if folder is None else folder.checkpoint.parent
     states = None if previous is None else previous.states
@@ -313,7 +325,7 @@ UNFINISHED = (
 
 @by_name
 def solve(
-    problem,
+    problem: Problem,
     depth: int = 6,
     width: int | Sequence[int] = 20,
     activation: str | Activation | Callable | None = None,
@@ -407,7 +419,7 @@ def solve(
     def trained() -> Result:
         samples = (
             problem.sketch()
-            if plan.chunk is not None
+            if plan.chunk is not None and isinstance(problem, Regression)
             else problem.samples(points, boundary_points, test_points, plan.mu)
         )
         with nullcontext() if folder is None else folder.claim:
@@ -419,7 +431,7 @@ def solve(
 
 @one_thread()
 def execute(
-    problem,
+    problem: Problem | None,
     samples: Samples,
     plan: Plan,
     session: Session,
@@ -497,14 +509,16 @@ def _second(first: Result, session: Session) -> Result:
     """Make a second attempt, in stages of time, after a first one that found no solution. Returns
     the better result, see `_second_or_first`.
     """
+    problem = first.problem
+    assert problem is not None  # see `_failed`
     plan = staged_plan(first.plan)
     folder = session.folder
     if folder is not None:
         folder.save(folder.first, *to_file(first.run, first.samples, first.plan))
     held_out = first.samples.test.get("x", 0)
-    samples = first.problem.samples(plan.points, plan.boundary_points, held_out, plan.mu)
+    samples = problem.samples(plan.points, plan.boundary_points, held_out, plan.mu)
     second = attempt(
-        first.problem,
+        problem,
         samples,
         plan,
         session,
@@ -572,7 +586,7 @@ def resume(
     path: str | Path,
     max_iter: int | None = None,
     max_seconds: float | None = None,
-    problem=None,
+    problem: Problem | None = None,
     activation=None,
     *,
     method: Method | None = None,

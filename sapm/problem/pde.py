@@ -698,4 +698,5 @@ def _checked_parameters(parameters, names: Sequence[str]) -> dict[str, float]:
     return {name: float(guess) for name, guess in parameters.items()}  # type: ignore[arg-type]
 
 
+Problem = PDE | Function | Regression
 PROBLEMS = (Function, Regression, PDE)

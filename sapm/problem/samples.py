@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +30,13 @@ Weights = Sequence[tuple[Any, Any]]
 Arrays = Mapping[str, np.ndarray]
 
 
-class Problem(Protocol):
-    """The part of a `Function`, a `Regression` or a `PDE` that training uses."""
+class Sampled(Protocol):
+    """The part of a `Function`, a `Regression` or a `PDE` that gives its samples.
 
-    @property
-    def kind(self) -> str:
-        """ "regression" or "pde"."""
-        ...
+    kind: "regression" or "pde".
+    """
+
+    kind: ClassVar[str]
 
     @property
     def outputs(self) -> int:
@@ -60,7 +60,7 @@ class Problem(Protocol):
 
 
 @runtime_checkable
-class Sketched(Problem, Protocol):
+class Sketched(Sampled, Protocol):
     """A problem whose samples are data, which may be too many for memory."""
 
     def sketch(self) -> Samples:
@@ -414,7 +414,7 @@ SUBJECTS = {
 
 
 def check_same_problem(
-    problem: Problem, samples: Samples, config: Mapping[str, Any], stored: Arrays
+    problem: Sampled, samples: Samples, config: Mapping[str, Any], stored: Arrays
 ) -> None:
     """Raise an error unless the problem gives the arrays that are stored in a file.
 

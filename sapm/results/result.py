@@ -21,7 +21,7 @@ from sapm.objective.penalty import mean_square
 from sapm.objective.weights import Certificate
 from sapm.problem.characteristics import solve_by_characteristics
 from sapm.problem.domain import domain_from
-from sapm.problem.pde import PDE
+from sapm.problem.pde import PDE, Problem
 from sapm.problem.samples import (
     Samples,
     check_same_problem,
@@ -62,7 +62,7 @@ class Result:
     run: Run
     samples: Samples
     plan: Plan
-    problem: Any = None
+    problem: Problem | None = None
 
     def __call__(self, *_, **__):
         raise TypeError(
@@ -416,7 +416,10 @@ def to_file(run: Run, samples: Samples, plan: Plan) -> tuple[dict[str, np.ndarra
 
 
 def from_file(
-    path: str | Path, problem=None, activation_given=None, method: Method | None = None
+    path: str | Path,
+    problem: Problem | None = None,
+    activation_given=None,
+    method: Method | None = None,
 ) -> Result:
     """The result that a file holds.
 
@@ -452,7 +455,7 @@ def _restore(
     about: dict,
     plan: Plan,
     run: records.RunRecord,
-    problem: Any = None,
+    problem: Problem | None = None,
     path: Any = "this",
 ) -> Result:
     """The result of checked arrays and a checked description (`records.check`)."""
@@ -490,7 +493,7 @@ def _layers(
     return [(arrays[f"network/W{l}"][i], arrays[f"network/b{l}"][i]) for l in range(1, depth + 1)]
 
 
-def _functions(path, arrays: dict[str, np.ndarray], problem) -> dict[str, Callable]:
+def _functions(path, arrays: dict[str, np.ndarray], problem: Problem | None) -> dict[str, Callable]:
     """The operators of nonlinear terms by name. They are code, so they come from the problem."""
     names = nonlinear_terms(arrays)
     if not names:
@@ -509,7 +512,7 @@ def _functions(path, arrays: dict[str, np.ndarray], problem) -> dict[str, Callab
     return functions
 
 
-def _loss(path, arrays: dict[str, np.ndarray], problem) -> Loss | None:
+def _loss(path, arrays: dict[str, np.ndarray], problem: Problem | None) -> Loss | None:
     """The loss of data, which is code where it is not the square."""
     if not has_own_loss(arrays):
         return None
@@ -522,18 +525,19 @@ def _loss(path, arrays: dict[str, np.ndarray], problem) -> Loss | None:
     return loss
 
 
-def _stored_ansatz(path, arrays: dict[str, np.ndarray], problem):
+def _stored_ansatz(path, arrays: dict[str, np.ndarray], problem: Problem | None):
     """The ansatz of hard conditions, which is code, so that it comes from the problem; None without
     hard conditions.
     """
     if "term0/factor" not in arrays:
         return None
-    if getattr(problem, "ansatz", None) is None:
+    ansatz = problem.ansatz if isinstance(problem, PDE) else None
+    if ansatz is None:
         raise ValueError(
             f"{path} holds hard conditions, which are code; give the problem again: problem=… "
             "(--problem …)."
         )
-    return problem.ansatz
+    return ansatz
 
 
 def _activation(path, about: dict, given) -> Activation:
@@ -596,7 +600,9 @@ def best_of(path: str | Path, activation_given=None, export: bool = False) -> So
     return solution(samples, layers, sigma, run.seeds[best])
 
 
-def load(path: str | Path, problem=None, activation=None, method: Method | None = None) -> Result:
+def load(
+    path: str | Path, problem: Problem | None = None, activation=None, method: Method | None = None
+) -> Result:
     """Read a result from a file.
 
     Parameters
