@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import sys
 import warnings
@@ -22,12 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, overload
 
-import numpy as np
-
 T = TypeVar("T", bound=Callable)
 
 # files whose lines are no place for a warning: the package, and what its decorators run through
-INTERNAL_FILES = (str(Path(__file__).parent), contextlib.__file__)
+INTERNAL_FILES = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
 LONGEST_QUOTE = 100  # characters of a user's text that a message repeats
 MOST_CHOICES = 1000  # names that a misspelt one is compared with
 
@@ -294,8 +293,8 @@ def count(least: int = 1, most: int = LARGEST_COUNT) -> Check:
     bound = "below 2**63" if most == LARGEST_COUNT else f"at most {most}"
 
     def check(name: str, value: Any) -> int:
-        is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not is_whole or not least <= value <= most:
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_whole or not least <= int(value) <= most:
             raise ValueError(
                 f"{name}={brief(value)} must be a whole number, at least {least} and {bound}."
             )
@@ -306,21 +305,22 @@ def count(least: int = 1, most: int = LARGEST_COUNT) -> Check:
 
 def positive(name: str, value: Any) -> float:
     """A finite number above 0, as a float."""
-    if not 0 < number(value) < np.inf:
+    if not 0 < number(value) < math.inf:
         raise ValueError(f"{name}={brief(value)} must be a positive, finite number.")
     return float(value)
 
 
 def non_negative(name: str, value: Any) -> float:
     """A finite number, 0 or above, as a float."""
-    if not 0 <= number(value) < np.inf:
+    if not 0 <= number(value) < math.inf:
         raise ValueError(f"{name}={brief(value)} must be a non-negative, finite number.")
     return float(value)
 
 
 def boolean(name: str, value: Any) -> bool:
     """True or False."""
-    if not isinstance(value, (bool, np.bool_)):
+    of_numpy = str(getattr(value, "dtype", "")) == "bool" and getattr(value, "ndim", 1) == 0
+    if not (isinstance(value, bool) or of_numpy):
         raise ValueError(f"{name}={brief(value)} must be True or False.")
     return bool(value)
 

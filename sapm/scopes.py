@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-import jax
 from threadpoolctl import threadpool_limits
 
 P = ParamSpec("P")
@@ -66,6 +65,8 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        import jax  # here: the command that starts several processes needs `interrupts` only
+
         with jax.enable_x64(True), jax.default_matmul_precision("highest"):
             return function(*args, **kwargs)
 
@@ -103,7 +104,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     sum. With one process, signals that end it at once (the default of SIGTERM and SIGHUP) are left
     alone. Only the main thread can do this: elsewhere the flag is never set.
     """
-    import jax  # here, since the command that starts several processes does not need it
+    import jax
 
     flag = threading.Event()
     before: dict[int, Any] = {}

@@ -192,9 +192,11 @@ def load_code(text: str | None) -> PDE | Function | Regression | None:
 
 def _call_user_code(place: str, function: Callable[[], Any]) -> Any:
     """Call a user's function; report any failure as a failure of the code at this place."""
+    from sapm.problem.functions import USER_ERRORS
+
     try:
         return function()
-    except (Exception, SystemExit) as error:
+    except (ImportError, OSError, SyntaxError, SystemExit, *USER_ERRORS) as error:
         raise ValueError(
             f"{place} could not be run: {type(error).__name__}: {sentence(error)}"
         ) from error

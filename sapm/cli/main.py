@@ -7,6 +7,7 @@ packages only when they need them, so that `sapm --help` is fast.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -58,6 +59,7 @@ from sapm.errors import warn
 if TYPE_CHECKING:
     from sapm.results.result import Result
     from sapm.results.solution import Solution
+    from sapm.training.run import Plan
 
 
 @app.command("list")
@@ -104,7 +106,7 @@ class Job:
     name : its key in the JSON output.
     train : trains and returns the result.
     folder : where the run is kept; None if it is not.
-    problem_option : " --problem …" if continuing the run takes the user's code.
+    problem_option : " --problem …", or "" if no problem was given.
     title : the title of its page.
     not_begun : "; not begun: …" with the models that an interrupt leaves out.
     """
@@ -119,14 +121,14 @@ class Job:
     @property
     def resume_command(self) -> str:
         """The command that continues the run."""
-        return f"sapm resume {self.folder}{self.problem_option}"
+        return f"sapm resume {shlex.quote(str(self.folder))}{self.problem_option}"
 
     def advice(self, ended: bool) -> str:
         """How to continue after an interrupt; "" if nothing was saved."""
         if self.folder is None:
             return ""
         if ended:
-            report = f"sapm report {self.folder}{self.problem_option}"
+            report = f"sapm report {shlex.quote(str(self.folder))}{self.problem_option}"
             return f"the run had ended, and its page is written by: {report}{self.not_begun}"
         if (self.folder / "checkpoint" / "latest.sapm").exists():
             return f"continue with: {self.resume_command}{self.not_begun}"
@@ -188,8 +190,11 @@ def run(
 
     for model in names:  # refuse an impossible combination before the first run
         check_model(model, chosen.get("method", "auto"))
-        if len(names) > 1:
-            Settings(stated.problem, **chosen, model=model).plan()
+    if len(names) > 1:
+        _warn_of_equal_plans(
+            stated.problem,
+            [Settings(stated.problem, **chosen, model=model).plan() for model in names],
+        )
     folders = new_folders(out, names)
 
     def job(k: int, model: str) -> Job:
@@ -206,29 +211,24 @@ def run(
                 devices=device_count,
             ),
             folder,
-            f" --problem {problem}" if ":" in problem else "",
+            f" --problem {shlex.quote(problem)}",
             stated.name,
             f"; not begun: {later}" if later else "",
         )
 
-    results, code = _train([job(k, model) for k, model in enumerate(names)], as_json)
-    if _trained_alike(results):
-        warn(
-            "all these models were trained on the true loss, so they differ only by rounding; "
-            "use --method gauss-newton to compare them.",
-        )
-    return code
+    return _train([job(k, model) for k, model in enumerate(names)], as_json)[1]
 
 
-def _trained_alike(results: list[Result]) -> bool:
-    """Whether method="auto" trained several models in the same way, on the true loss."""
+def _warn_of_equal_plans(problem: Any, plans: list[Plan]) -> None:
+    """Warn if method="auto" trains several models in the same way, on the true loss."""
+    from sapm.driver.settings import unseparable
     from sapm.training.devices import first_process
 
-    return (
-        len(results) > 1
-        and first_process()
-        and all(result.plan.true_loss_from_start and result.plan.why for result in results)
-    )
+    if first_process() and all(plan.true_loss_from_start and plan.why for plan in plans):
+        hint = "" if unseparable(problem) else "; use --method gauss-newton to compare them"
+        warn(
+            f"all these models are trained on the true loss, so they differ only by rounding{hint}."
+        )
 
 
 @app.command()
@@ -289,7 +289,7 @@ def resume(
             )
         return result
 
-    option = "" if problem is None else f" --problem {problem}"
+    option = "" if problem is None else f" --problem {shlex.quote(problem)}"
     return _train([Job(folder.resolve().name, train, folder, option)], as_json)[1]
 
 
@@ -376,6 +376,7 @@ def _show_result(result: Result, job: Job, answers: dict[str, dict] | None) -> N
 
 def _estimate(result: Result) -> bool:
     """Estimate the error, which the result caches; a failure is only a warning."""
+    from sapm.problem.functions import USER_ERRORS
     from sapm.results.table import error_unknown, outcome
     from sapm.training.devices import first_process
 
@@ -383,7 +384,7 @@ def _estimate(result: Result) -> bool:
         show_transient("estimating the error …")
     try:
         outcome(result, True)
-    except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
+    except USER_ERRORS as error:
         warn(
             "the error could not be estimated, so that no page is written: "
             f"{type(error).__name__}: {sentence(error)}"

@@ -165,6 +165,8 @@ def continued_by(advice: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Continuable(None, advice()) from error
+    except BrokenPipeError:  # no failed write: the reader of our output has ended
+        raise
     except OSError as error:
         raise Continuable(error, advice()) from error
 
@@ -221,7 +223,8 @@ def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:
             except KeyboardInterrupt:
                 raise _ended_early(_interrupted(signals)) from None
             except Exception as error:
-                if os.environ.get("SAPM_TRACEBACK"):
+                interrupted = isinstance(error, Continuable) and error.error is None
+                if os.environ.get("SAPM_TRACEBACK") and not interrupted:
                     raise
                 raise _ended_early(_explain(error, signals)) from None
         raise typer.Exit(signals.exit_code() if code == ExitCode.INTERRUPTED else code)

@@ -36,7 +36,7 @@ from sapm.problem.samples import Samples, Weights, data_size, network_of
 from sapm.results.result import weights_of
 from sapm.scopes import float64
 from sapm.training.devices import agreed, first_process
-from sapm.training.loop import settled
+from sapm.training.loop import without_weak_types
 from sapm.training.run import Plan, Run, SamplerState, Status, per_seed, where_known
 
 REDRAW_EVERY_STEPS = 15  # the default of `resample`
@@ -154,7 +154,7 @@ def redrawn_points_of_run(
     weights = weights_of(run, samples, plan)
     order = [i for i in run.ranking.tolist() if not run.status[i].lost]
     networks = [weights[i] for i in order]
-    x, residuals = redrawn_points(problem, samples, networks, run.method.sigma, draw, may_grow)
+    x, residuals = redrawn_points(problem, samples, networks, run.engine.sigma, draw, may_grow)
     sizes = np.full(len(run.seeds), np.inf)
     sizes[order] = residuals
     return x, sizes
@@ -164,7 +164,7 @@ def staged_plan(plan: Plan) -> Plan:
     """The plan of a second attempt, in stages of time, from that of the first attempt."""
     visits = STAGES * STAGE_VISITS + 1
     steps = max(SECOND_ATTEMPT_STEPS * plan.max_iter, visits * plan.resample + plan.max_iter)
-    return replace(plan.with_stages(STAGES), max_iter=steps)
+    return replace(plan.with_stages(STAGES), max_iter=steps, retry=False)
 
 
 def early_points(problem: PDE, samples: Samples, share: float) -> np.ndarray:
@@ -245,9 +245,9 @@ class Lowest:
     @staticmethod
     def before(run: Run | None, count: int) -> Lowest:
         """The states that a run of `count` seeds has kept, to continue it; none for a new run."""
-        if run is None or not run.sampler.lowest:
+        if run is None or not run.sampler_state.lowest:
             return Lowest.none(count)
-        size = per_seed(run.sampler.lowest, count)
+        size = per_seed(run.sampler_state.lowest, count)
         record = np.where(size < np.inf, run.chosen, -1)
         return Lowest(size, record, run.states if run.kept is None else run.kept)
 
@@ -284,7 +284,7 @@ class Lowest:
 
         state: the state of the sampler, which the run stores.
         """
-        run = replace(run, sampler=replace(state, lowest=where_known(self.size)))
+        run = replace(run, sampler_state=replace(state, lowest=where_known(self.size)))
         last = run.history["loss"].shape[1] - 1
         known = self.record >= 0
         if not known.any():
@@ -312,7 +312,7 @@ def residuals_at_test_points(run: Run, samples: Samples, plan: Plan) -> np.ndarr
     if samples.test_equation is None:
         return np.full(len(run.seeds), np.inf)
     networks = [
-        network_of(samples, weights, run.method.sigma) for weights in weights_of(run, samples, plan)
+        network_of(samples, weights, run.engine.sigma) for weights in weights_of(run, samples, plan)
     ]
     means = [np.mean(_sizes(network, samples.test_equation)) for network in networks]
     return np.nan_to_num(means, nan=np.inf)
@@ -321,7 +321,7 @@ def residuals_at_test_points(run: Run, samples: Samples, plan: Plan) -> np.ndarr
 @partial(jax.jit, static_argnums=2)
 def _renew(engine: Any, states, damped: bool):
     damping = engine.damping if damped else None
-    return settled(jax.vmap(lambda state: engine.renewed(state, damping))(states))
+    return without_weak_types(jax.vmap(lambda state: engine.renewed(state, damping))(states))
 
 
 @float64
@@ -343,7 +343,7 @@ def renewed(run: Run, engine: Any, damped: bool = False) -> Run:
         text if old.lost else "" for old, text in zip(run.status, run.reason, strict=True)
     )
     states = _renew(engine, run.states, damped)
-    return replace(run, method=engine, states=states, history=history, status=status, reason=reason)
+    return replace(run, engine=engine, states=states, history=history, status=status, reason=reason)
 
 
 # ---------------------------------------------------------------- samplers
@@ -388,6 +388,7 @@ class Redrawn:
     ):
         lowest = Lowest.before(previous, len(plan.seeds))
         self.now = Drawn(samples, plan.engine(samples), lowest, replace(state, at_end=()))
+        self.before_visit = self.now
         self.problem = problem
         self.plan = plan
         self.every = 0 if state.over else plan.resample
@@ -420,7 +421,20 @@ class Redrawn:
         return bool(self.every) and (iteration % self.every == 0 or iteration == self.measured_at)
 
     def present(self, run: Run) -> Run:
+        self._follow(run)
         return self.now.lowest.without_lost(run).applied_to(run, self.now.state)
+
+    def _follow(self, run: Run) -> None:
+        """Take back the last visit if the run does not know of it. An interrupt has then come
+        between the visit and the loop.
+        """
+
+        def moment(state: SamplerState) -> tuple[int, bool]:
+            return state.visited, state.over
+
+        before = self.before_visit
+        if moment(run.sampler_state) == moment(before.state) != moment(self.now.state):
+            self.now = before
 
     def used(self, run: Run) -> float:
         """The share of the budget of seconds that the run has used; 0 without a budget."""
@@ -440,7 +454,7 @@ class Redrawn:
         samples = at_points(problem, self.samples, x, self.plan)
         engine = self.plan.engine(samples)
         state = replace(drawn.state, redrawn=True)
-        run = replace(renewed(run, engine, damped), sampler=state)
+        run = replace(renewed(run, engine, damped), sampler_state=state)
         self.now = replace(drawn, samples=samples, engine=engine, state=state)
         return run
 
@@ -448,6 +462,7 @@ class Redrawn:
         """Measure the residual at fresh points. End the run if it no longer falls. Redraw points if
         it is much larger than at the points of training.
         """
+        self.before_visit = self.now
         problem = self.problem
         if problem is None:
             self.every = 0
@@ -469,7 +484,7 @@ class Redrawn:
         if no_longer_falls(residuals):
             state = replace(before, over=True)
             why = f"the residual at fresh points no longer falls, after {iteration} iterations."
-            run = replace(run.closed(Status.STALLED, why), sampler=state)
+            run = replace(run.closed(Status.STALLED, why), sampler_state=state)
             self.now = replace(self.now, lowest=lowest, state=state)
             return run
         state = replace(before, visited=iteration, residuals=residuals)
@@ -477,7 +492,7 @@ class Redrawn:
         if x is not None:
             return self.moved(run, x, drawn, damped=False)
         self.now = drawn
-        return replace(run, sampler=state)
+        return replace(run, sampler_state=state)
 
     def finish(self, run: Run, save: Callable[[Run], None]) -> Run:
         """The run at its end. Each seed is represented by its last network or by the best earlier
@@ -489,6 +504,7 @@ class Redrawn:
             checkpoint still represents each seed by its best *earlier* network: a run that is
             continued from it then equals an uninterrupted run, which does not measure here.
         """
+        self._follow(run)
         lowest = self.now.lowest.without_lost(run)
         at_end = per_seed(self._at_end, len(run.seeds))
         if run.iterations > self.first:
@@ -565,6 +581,7 @@ class Staged:
         state = inner.now.state
         if state.share == 1 or inner.problem is None:
             return inner.visit(run, iteration)
+        inner.before_visit = inner.now
         lasted = iteration - state.share_since >= STAGE_VISITS * inner.every
         if inner.used(run) > STAGES_END_SHARE:
             share = 1.0
@@ -573,7 +590,7 @@ class Staged:
         else:
             state = replace(state, visited=iteration)
             inner.now = replace(inner.now, state=state)
-            return replace(run, sampler=state)
+            return replace(run, sampler_state=state)
         state = replace(state, visited=iteration, share=share, share_since=iteration)
         x = early_points(inner.problem, inner.samples, share)
         return inner.moved(run, x, replace(inner.now, state=state), damped=True)

@@ -25,6 +25,7 @@ from sapm.methods.method import (
     METHODS,
     Alternating,
     Choice,
+    GaussNewton,
     Method,
     automatic,
     check_pair,
@@ -112,11 +113,11 @@ class Settings:
         self._put("key", key(self.key))
         for name in ("max_seconds", "mu"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                self._put(name, positive(name, getattr(self, name)))
         for name in ("alpha", "beta"):
             self._put(name, per_layer(name, getattr(self, name), self.depth))
         if self.max_iter is not None:
-            iterations(self.max_iter)
+            self._put("max_iter", iterations(self.max_iter))
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -192,17 +193,20 @@ class Settings:
         method, why = self._resolved_method(size)
         model = "ls" if chosen_here and method.name == "lbfgs" else self.model
         check_separable(problem, model, method)
-        polished = getattr(method, "polish_after", None) is not None
-        streamed = getattr(method, "chunk", None) is not None
-        stages = getattr(method, "stages", 0)
+        sweeps = method if isinstance(method, Alternating) else None
+        newton = method if isinstance(method, GaussNewton) else None
+        prepares = sweeps is not None and (
+            sweeps.polish_after is not None or sweeps.chunk is not None
+        )
         start = method.default_start(self.kind)
         init = method.default_init(self.kind, self.sigma, size.widths)
-        if chosen_here and (polished or streamed):
+        if chosen_here and prepares:
             # measured (docs/how-it-works.md): from another start a polish ends up to a thousand
             # times higher
             start = "noise"
             init = METHODS["lbfgs"]().default_init(self.kind, self.sigma, size.widths)
-        lifted = chosen_here and getattr(method, "lifted", 0)
+        lifted = chosen_here and newton is not None and newton.lifted
+        stages = 0 if newton is None else newton.stages
         steps = method.default_iterations(self.kind, self.sigma) * (
             SECOND_ATTEMPT_STEPS if stages else 1
         )
@@ -210,7 +214,8 @@ class Settings:
             chosen_here
             and isinstance(problem, PDE)
             and problem.supports_stages
-            and bool(getattr(method, "resample", 0))
+            and newton is not None
+            and newton.resample > 0
             and self.max_iter is None
             and "stages" not in self.asked_options
             and not self.from_network
@@ -434,17 +439,23 @@ def check_separable(problem: Problem, model: str, method: Method) -> None:
     """Refuse PM and SAPM for problems whose layers they cannot separate."""
     if method.true_loss_from_start(model):
         return
-    if isinstance(problem, PDE):
-        what = problem.unsupported_by_penalties
-        expected = "one unknown function with derivatives up to order 2"
-    else:
-        what = "" if getattr(problem, "squared", True) else "a loss that is not the square"
-        expected = "squares"
-    if what:
+    if what := unseparable(problem):
+        expected = (
+            "one unknown function with derivatives up to order 2"
+            if isinstance(problem, PDE)
+            else "squares"
+        )
         raise ValueError(
             f"model={model!r} by method={method.name!r}: got {what}, expected {expected}; use "
             "model='ls' or method='auto'."
         )
+
+
+def unseparable(problem: Problem) -> str:
+    """What keeps PM and SAPM from separating the layers; "" if they can."""
+    if isinstance(problem, PDE):
+        return problem.unsupported_by_penalties
+    return "" if getattr(problem, "squared", True) else "a loss that is not the square"
 
 
 def check_activation(settings: Settings) -> None:

@@ -51,7 +51,16 @@ from sapm.training.loop import (
     keys_of,
     loop,
 )
-from sapm.training.run import Observer, Plan, Progress, Run, SamplerState, Status, states_at
+from sapm.training.run import (
+    Observer,
+    Plan,
+    Progress,
+    Run,
+    SamplerState,
+    Status,
+    interrupted_after,
+    states_at,
+)
 from sapm.training.seeds import rungs
 
 # ---------------------------------------------------------------- one attempt
@@ -213,13 +222,13 @@ def attempt(
                 session.interrupted,
                 time.perf_counter() - began + (first_seconds or 0.0),
             )
-        last = sampler.present(run)
         run = unless_interrupted(
-            lambda: sampler.finish(run, save), lambda: last.interrupted(last.iterations)
+            lambda: sampler.finish(run, save),
+            lambda: sampler.present(run).interrupted(run.iterations),
         )
 
     def unranked() -> Result:
-        cut = replace(run, cut=f"interrupted after {run.iterations} iterations.")
+        cut = replace(run, cut=interrupted_after(run.iterations))
         return Result(cut, sampler.samples, plan, problem)
 
     return unless_interrupted(lambda: result(run), unranked)
@@ -241,7 +250,7 @@ def sampler_of(
     known = problem if isinstance(problem, PDE) else None
     if plan.stages and previous is None and known is not None:
         return Staged.begin(known, plan, samples, seconds)
-    state = SamplerState() if previous is None else previous.sampler
+    state = SamplerState() if previous is None else previous.sampler_state
     redrawn = Redrawn(known, plan, samples, state, previous, seconds)
     return Staged(redrawn) if plan.stages else redrawn
 
@@ -450,7 +459,7 @@ def execute(
         result = attempt(problem, samples, plan, session, previous, networks, advice)
         tried_again = result.run.attempt > 1
         if result.run.attempt == 1:
-            why = f"interrupted after {result.run.iterations} iterations."
+            why = interrupted_after(result.run.iterations)
             cut = result if result.run.cut else _cut(result, why)
             seconds = plan.max_seconds
             if seconds is not None and previous is not None:
@@ -458,9 +467,9 @@ def execute(
             if anywhere(interrupted()):
                 result = cut
             failed = unless_interrupted(lambda: _failed(result, seconds), lambda: None)
-            if failed is None or anywhere(interrupted()):
+            if anywhere(failed is None or interrupted()):
                 result = cut
-            elif agreed(failed)[0]:
+            elif agreed(bool(failed))[0]:
                 tried_again = True
                 first = result
                 result = unless_interrupted(
@@ -473,12 +482,26 @@ def execute(
         result = unless_interrupted(lambda: _with_outcome(before), lambda: _cut(before, ENDING))
         if anywhere(interrupted()) and not result.run.cut:
             result = _cut(result, ENDING)
-    if folder is not None:
-        folder.write_history(lines(result.run))
-        folder.save(folder.model, *to_file(result.run, result.samples, result.plan))
-        folder.write_json("summary.json", outcome(result))
-        if result.run.attempt > 1 or not tried_again:
-            folder.forget_first()
+        if folder is None:
+            return result
+        ended = result
+        result = unless_interrupted(
+            lambda: _written(ended, folder, tried_again), lambda: _cut(ended, ENDING)
+        )
+        late = anywhere(interrupted()) and not result.run.cut
+        return _cut(result, ENDING) if late else result
+
+
+def _written(result: Result, folder: files.Folder, tried_again: bool) -> Result:
+    """Write the last files of a run to its folder, and return the result.
+
+    tried_again: whether there was a second attempt.
+    """
+    folder.write_history(lines(result.run))
+    folder.save(folder.model, *to_file(result.run, result.samples, result.plan))
+    folder.write_json("summary.json", outcome(result))
+    if result.run.attempt > 1 or not tried_again:
+        folder.forget_first()
     return result
 
 
@@ -501,7 +524,7 @@ def _failed(result: Result, seconds: float | None) -> bool:
         return False
     try:
         return result.error_estimate().no_solution
-    except (MemoryError, *USER_ERRORS):  # the estimate calls the user's functions; it is optional
+    except USER_ERRORS:  # the estimate calls the user's functions; it is optional
         return False
 
 
@@ -530,7 +553,7 @@ def _second(first: Result, session: Session) -> Result:
 
 def _second_or_first(second: Result, first: Result) -> Result:
     """The second attempt if it covered the whole time interval; else the first one, with advice."""
-    share = second.run.sampler.share
+    share = second.run.sampler_state.share
     if share == 1 and not second.run.lost.all():
         return second
     cut = bool(second.run.cut)
@@ -556,7 +579,7 @@ def _with_outcome(result: Result) -> Result:
         hint = UNDEFINED_RESIDUAL if result.samples.kind == "pde" else ""
         why = f"nothing was trained: {run.reason[0]}{hint}"
         result = _advised(result, Advice(AdviceKind.OUTCOME, why))
-    share = run.sampler.share
+    share = run.sampler_state.share
     if share < 1 and first_process():
         warn(f"only {share:.0%} of the time interval was trained; u is meaningless beyond it.")
     return result
@@ -634,7 +657,7 @@ def resume(
                 f"{path} belongs to a run on data on disk; give the folder of the run (its out=…), "
                 "and problem=…."
             )
-        recorded = diagnostics_of(before.run.method, before.run.states)
+        recorded = diagnostics_of(before.run.engine, before.run.states)
         recorded += ["validation_loss"] if before.samples.validation is not None else []
         if lacking := [name for name in recorded if name not in before.run.history]:
             raise ValueError(

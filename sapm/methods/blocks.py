@@ -60,7 +60,7 @@ from sapm.objective.penalty import (
     target,
     weigh,
 )
-from sapm.objective.weights import Curve, bend_squared, length_squared, lengths
+from sapm.objective.weights import Curve, bend_squared, length_squared, squared_norms
 
 # Armijo's condition: a step is taken if the cost falls by this fraction of what its slope promises
 ARMIJO = 1e-4
@@ -182,7 +182,7 @@ def _curves(obj: Objective, window: Window, l: int) -> tuple[Curve | None, ...]:
         return window.norms.curve
     point = point_of(close_window(obj, window.work, l, window))
     pairs = zip(obj.terms, point.aux, strict=True)
-    return tuple(lengths(term, point.network, aux)[1] for term, aux in pairs)
+    return tuple(squared_norms(term, point.network, aux)[1] for term, aux in pairs)
 
 
 def update_layer(obj: Objective, window: Window, l: int, name: str) -> Window:
@@ -285,7 +285,7 @@ def jets_block(obj: Objective, window: Window, l: int, i: int, name: str) -> Blo
             changed = replace(changed, out=_set(norms.out, i, output_misfit(term, u)))
         if curve is not None and ahead is not None:
             p = jnp.sum((u.tangents[:, :k] + ahead) ** 2, axis=(-2, -1))
-            moved = Curve(put_row(curve.q, l, bend_squared(u)), put_row(curve.p, l, p))
+            moved = Curve(put_row(curve.h, l, bend_squared(u)), put_row(curve.p, l, p))
             changed = replace(changed, curve=_set(norms.curve, i, moved))
         return replace(window, panes=_set(window.panes, i, new), norms=changed)
 
@@ -347,7 +347,7 @@ def _ridge(obj: Objective, window: Window, l: int, i: int, name: str) -> Float[A
     by_t, by_curve = jax.grad(loss, (0, 1))(norms.t[i], norms.curve[i])
     if by_curve is None:
         return by_t[l - 1]
-    return by_curve.q[l - 1] if name == "S" else by_t[l - 1] + by_curve.p[l - 1]
+    return by_curve.h[l - 1] if name == "S" else by_t[l - 1] + by_curve.p[l - 1]
 
 
 def update_jets(obj: Objective, window: Window, l: int, name: str) -> Window:

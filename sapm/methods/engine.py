@@ -16,7 +16,12 @@ from sapm.objective.penalty import Objective, Point
 
 
 class Engine(Protocol):
-    """The functions that a run calls on the states of seeds, pure in a state of any type.
+    """The functions that a run calls on the state of one seed.
+
+    An engine is a pytree, such as an `equinox.Module`, since it is an argument of compiled
+    functions. A state is a tree of arrays whose shapes and types no step changes. The functions are
+    pure, and JAX can trace them: the loop maps them over the seeds of a group. The classes
+    `WithoutPhases` and `OnePhase` below have all but the essential ones.
 
     Attributes
     ----------
@@ -28,7 +33,7 @@ class Engine(Protocol):
     -------
     init(key) : the initial state of a seed.
     begin(network) : the state at a given network.
-    losses(state) : the loss that is minimised, and the true loss.
+    losses(state) : the loss that is minimised, with the ℓ² penalty, and the true loss, without it.
     network(state) : the network of a state.
     point(state) : the network and its auxiliary variables; None without auxiliary variables.
     diagnostics(state) : further quantities of the history.

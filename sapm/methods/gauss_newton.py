@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from sapm.methods.linearise import (
     DIVISOR_FLOOR,
     Jacobian,
-    Linear,
+    LinearisedTerm,
     Residual,
     Rows,
     carried,
@@ -126,7 +126,7 @@ class Linearised(eqx.Module):
     network: Network
     aux: tuple[Stack, ...]
     lifting: Array
-    parts: tuple[Linear, ...]
+    parts: tuple[LinearisedTerm, ...]
     rows: Rows | Jacobian
     rho: Residual
     matrix: Float[Array, "a a"]

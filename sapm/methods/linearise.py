@@ -35,8 +35,8 @@ from sapm.objective.penalty import (
     Objective,
     defect_weights,
     defects,
-    lengths,
     omega,
+    squared_norms,
     target,
 )
 from sapm.objective.penalty import gains as layer_gains
@@ -110,7 +110,7 @@ def inputs(network: Network, x: Jet, u: Stack) -> Stack:
     return u.below().map(lambda jet: lift(network.sigma, jet)).append(None).shift(x)
 
 
-class Linear(eqx.Module):
+class LinearisedTerm(eqx.Module):
     """A term linearised at a point.
 
     Parameters
@@ -130,7 +130,7 @@ class Linear(eqx.Module):
     root: Float[Array, "n o o"]
 
 
-def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Linear:
+def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> LinearisedTerm:
     """Term i linearised at the auxiliary variables u.
 
     `lifted` is 1 if these are free and 0 if they follow the weights (1/w = 0).
@@ -155,7 +155,7 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
 
     rho = residual + g.total(reach, r)
     w = omega(obj, layer_gains(obj, network))
-    value, tangent = defect_weights(obj, i, w, *lengths(term, network, u))
+    value, tangent = defect_weights(obj, i, w, *squared_norms(term, network, u))
     free = (jnp.arange(depth) < depth - 1) | term.uses_value
     value = jnp.where(free[:, None], 1 / jnp.maximum(value, DIVISOR_FLOOR), 0.0)
     tangent = 1 / jnp.maximum(tangent, DIVISOR_FLOOR) * (1.0 if term.is_pde else 0.0)
@@ -172,7 +172,7 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
 
     shifts = g.total(shift, inverse)
     root = jnp.linalg.cholesky(jnp.eye(o) + shifts) if o > 1 else jnp.sqrt(1 + shifts)
-    return Linear(rho, g, inputs(network, term.x, u), r, inverse, root)
+    return LinearisedTerm(rho, g, inputs(network, term.x, u), r, inverse, root)
 
 
 def unroot(
@@ -187,7 +187,7 @@ def unroot(
 
 
 def rows_of(
-    terms: Sequence[Term], parts: Sequence[Linear], constants: int = 0
+    terms: Sequence[Term], parts: Sequence[LinearisedTerm], constants: int = 0
 ) -> tuple[Rows, Residual]:
     """The factors of J̃, and ρ̃, from the linearised terms."""
 
@@ -429,7 +429,7 @@ def unflatten(flat: Float[Array, " p"], like: Stack) -> Stack:
 
 
 def carried(
-    network: Network, part: Linear, u: Stack, change: Stack, left: Float[Array, "n o"]
+    network: Network, part: LinearisedTerm, u: Stack, change: Stack, left: Float[Array, "n o"]
 ) -> Stack:
     """The changes of the auxiliary variables for a change of the weights, layer by layer:
 

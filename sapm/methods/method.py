@@ -24,6 +24,7 @@ from sapm.errors import (
     checked,
     choose,
     count,
+    json_safe,
     nearest,
     non_negative,
     number,
@@ -419,11 +420,9 @@ def stored_method(
     ----------
     name, options : as they are in the file.
     own : whether the method was one of the user's own.
-    given : the user's own method, which must have that name. Without it, a `StoredMethod` stands
-        in, which gives the networks of the file and cannot train.
+    given : the user's own method. Without it, a `StoredMethod` stands in, which gives the networks
+        of the file and cannot train.
     """
-    if given is not None and given.name != name:
-        raise ValueError(f"the method of the file is {name!r}, not {given.name!r}; give that one.")
     if not own:
         return with_options(METHODS[choose("method", name, tuple(METHODS))], options)
     if given is not None:
@@ -431,6 +430,21 @@ def stored_method(
     known = {each.name for each in fields(StoredMethod)} - {"name", "stored"}
     shared = {key: value for key, value in options.items() if key in known}
     return StoredMethod(name=name, stored=dict(options), **shared)
+
+
+def check_same_method(given: Method, name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a method that is not the one of a file, which has this name and these options. An
+    option of `given` that is None fits any value of the file, since it stands for the default.
+    """
+    if given.name != name:
+        raise ValueError(f"the method of the file is {name!r}, not {given.name!r}; give that one.")
+    for option, value in given.options.items():
+        stored = options.get(option)
+        if value is not None and json_safe(value) != stored:
+            raise ValueError(
+                f"method={name!r}: got {option}={brief(value)}, expected {brief(stored)} as in the "
+                "file; give the options of that run."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ from sapm.objective.weights import (
     Curve,
     bend_squared,
     length_squared,
-    lengths,
+    squared_norms,
     tangent_spread,
     value_spread,
 )
@@ -277,7 +277,8 @@ def norms(obj: Objective, point: Point, all_defects: Sequence[Stack]) -> Norms:
         for term, r in zip(obj.terms, all_defects, strict=True)
     ]
     weight_norms = [
-        lengths(term, point.network, aux) for term, aux in zip(obj.terms, point.aux, strict=True)
+        squared_norms(term, point.network, aux)
+        for term, aux in zip(obj.terms, point.aux, strict=True)
     ]
     return Norms(
         s=gains(obj, point.network),
@@ -335,7 +336,7 @@ def defect_weights(
     Parameters
     ----------
     w : (L,), ω_l.
-    t, curve : the norms that the adaptive weights are functions of (`lengths`).
+    t, curve : the norms that the adaptive weights are functions of (`squared_norms`).
 
     Returns the weights of values, (L, n), and of channels: (L,), or for a term of second order
     (L, n, k, 1).

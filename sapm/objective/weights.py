@@ -3,16 +3,17 @@
 For a sample and a layer l let
 
     t_l = Σ_i ‖d_{l,i}‖²                    d: free tangents
-    q_l = Σ ‖S_l‖²                          S: free second-order channels
+    h_l = Σ ‖S_l‖²                          S: free second-order channels
     p_l = Σ_i ‖d̂_{l,i} + d_{l,i}‖²          d̂: tangents of the forward pass
 
 The squared defects of layer l are multiplied by ω_l, by the fixed weight β_l or α_l, and by
 
-    values                   υ + Σ_{l≤m<L} ( t_m + χ ( q_m + t_m² + t_m Σ_{m<j<L} p_j ) )
+    values                   υ + Σ_{l≤m<L} ( t_m + χ ( h_m + t_m² + t_m Σ_{m<j<L} p_j ) )
     tangents                 1 + χ Σ_{l≤m<L} p_m
     second-order channels    1
 
-where υ = 1 if the term contains ψ itself, χ = 1 if it is of second order, and both are 0 otherwise.
+where υ = 1 if the term contains ψ itself or is nonlinear, χ = 1 if it is of second order, and both
+are 0 otherwise.
 Section 8 of docs/method.md proves that the true loss is then at most a constant times the penalty
 loss.
 """
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 
 class Curve(eqx.Module):
-    """The norms q and p of a term of second order, by layer and sample."""
+    """The norms h and p of a term of second order, by layer and sample."""
 
-    q: Float[Array, "L n"]
+    h: Float[Array, "L n"]
     p: Float[Array, "L n"]
 
 
@@ -52,12 +53,14 @@ def length_squared(u: Jet) -> Float[Array, " n"]:
 
 
 def bend_squared(u: Jet) -> Float[Array, " n"]:
-    """q[n] = Σ ‖S[n]‖² over the second-order channels."""
+    """h[n] = Σ ‖S[n]‖² over the second-order channels."""
     return jnp.sum(u.tangents[..., u.first :, :] ** 2, axis=(-2, -1))
 
 
-def lengths(term: Term, network: Network, aux: Stack) -> tuple[Float[Array, "L n"], Curve | None]:
-    """The norms in the adaptive weights of a term: t_{l,n}, and for second order q_{l,n} and
+def squared_norms(
+    term: Term, network: Network, aux: Stack
+) -> tuple[Float[Array, "L n"], Curve | None]:
+    """The norms in the adaptive weights of a term: t_{l,n}, and for second order h_{l,n} and
     p_{l,n}.
 
     Parameters
@@ -90,7 +93,7 @@ def value_spread(term: Term, t: Float[Array, "L n"], curve: Curve | None) -> Flo
     """
     if curve is not None:
         above = jnp.pad(suffix(curve.p)[1:], ((0, 1), (0, 0)))  # Σ_{m<j<L} p_j
-        t = t + t**2 + curve.q + t * above
+        t = t + t**2 + curve.h + t * above
     return suffix(t) + 1 if term.uses_value else suffix(t)
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -23,10 +24,11 @@ from sapm.problem.functions import check_inside, evaluate, function_of_point, po
 # ---------------------------------------------------------------- what all conditions share
 
 
-class BoundaryCondition:
+class BoundaryCondition(ABC):
     """What all conditions on a part of the boundary have in common.
 
-    Not to be subclassed directly: a PDE makes terms of `Condition` and `LinearCondition` only.
+    A condition of your own inherits from `Condition` or `LinearCondition`: a PDE accepts no other
+    subclass.
 
     Parameters
     ----------
@@ -60,9 +62,9 @@ class BoundaryCondition:
                 )
         return tuple(self.faces or _faces_beside_time(domain))
 
+    @abstractmethod
     def field_indices(self, fields: Sequence[str]) -> tuple[int, ...]:
         """The indices of the unknown functions it is about."""
-        raise NotImplementedError
 
     def _check_weight(self) -> None:
         if not 0 < number(self.weight) < np.inf:
@@ -222,6 +224,11 @@ class LinearCondition(BoundaryCondition):
     hard : bool
         Satisfy it exactly: u = g + φ N, where φ vanishes on its faces. g must be defined in the
         whole domain. For Initial and Dirichlet conditions on a Box or a Ball.
+
+    A condition of your own is a frozen dataclass that inherits from this class, or from `OnFaces`,
+    which has the parameter `faces`. It implements `operator`, which gives a and w at points. The
+    class attribute `about` says what it prescribes: "value" (u = g), "derivative" (a = 0), or
+    "both", which a class with an `operator` of its own has by default.
     """
 
     g: Any
@@ -229,7 +236,12 @@ class LinearCondition(BoundaryCondition):
     points: Any = None
     of: str | Sequence[str] | None = field(default=None, kw_only=True)
     hard: bool = field(default=False, kw_only=True)
-    about: ClassVar[str] = "value"  # or "derivative", or "both"
+    about: ClassVar[str] = "value"
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "operator" in vars(cls) and "about" not in vars(cls):
+            cls.about = "both"
 
     def __post_init__(self):
         object.__setattr__(self, "g", _datum(self.g))

@@ -28,11 +28,15 @@ NEEDS_NUMBERS = (
     jax.errors.TracerBoolConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-# What a user's function may raise at a point where it is not defined, or when it is traced
+# What a user's function may raise: at a point where it is not defined, when it is traced, or
+# because of a mistake in it
 USER_ERRORS = (
     ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
+    MemoryError,
+    NameError,
     RuntimeError,
     TypeError,
     ValueError,

@@ -657,7 +657,7 @@ class PDE:
 
 def _checked_conditions(conditions) -> tuple[BoundaryCondition | Periodic, ...]:
     """The conditions as a tuple, checked to be conditions."""
-    kinds = (BoundaryCondition, Periodic)
+    kinds = (Condition, LinearCondition, Periodic)
     if isinstance(conditions, kinds):
         return (conditions,)
     listed = conditions if isinstance(conditions, (list, tuple)) else [conditions]
@@ -666,7 +666,7 @@ def _checked_conditions(conditions) -> tuple[BoundaryCondition | Periodic, ...]:
             raise TypeError(
                 f"conditions has {brief(condition)}; it must be a list of sapm.Initial, "
                 "sapm.InitialVelocity, sapm.Inflow, sapm.Dirichlet, sapm.Neumann, sapm.Robin, "
-                "sapm.Periodic, sapm.Observed or sapm.Condition."
+                "sapm.Periodic, sapm.Observed or sapm.Condition, or of subclasses of these."
             )
     if not listed:
         raise ValueError(

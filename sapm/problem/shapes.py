@@ -70,7 +70,10 @@ class Sieve:
 
 
 class Sifted(Shape, Part):
-    """A shape whose points are found by rejection: see `Sieve`."""
+    """A shape of the parts a and b whose points are found by rejection: see `Sieve`."""
+
+    a: Part
+    b: Part
 
     @cached_property
     def _sieves(self) -> dict[str | None, Sieve]:
@@ -79,7 +82,7 @@ class Sifted(Shape, Part):
     @cached_property
     def _origin(self) -> dict[str, tuple[int, str]]:
         """The faces of the parts, by their names in this shape."""
-        raise NotImplementedError
+        return unique_face_names((self.a, self.b))
 
     def _sieve(self, face: str | None = None) -> Sieve:
         if face not in self._sieves:
@@ -210,10 +213,6 @@ class Combination(Sifted):
         a, b = self._gaps(x)
         by_a = a >= b if self.kind == "union" else a <= b
         return np.where(by_a[:, None], self.a.snap(x), self.b.snap(x))
-
-    @cached_property
-    def _origin(self) -> dict[str, tuple[int, str]]:
-        return unique_face_names((self.a, self.b))
 
     def _part_of(self, face: str) -> tuple[Part, str, float]:
         """The part that a face comes from, the face's name there, and the sign of its normal."""
@@ -380,10 +379,6 @@ class Product(Sifted):
         return np.concatenate(
             [np.where(by_a, self.a.snap(xa), xa), np.where(by_a, xb, self.b.snap(xb))], axis=1
         )
-
-    @cached_property
-    def _origin(self) -> dict[str, tuple[int, str]]:
-        return unique_face_names((self.a, self.b))
 
     def _faces_of(self, face: str | None) -> tuple[str | None, str | None]:
         """The face of a and the face of b; None is the inside."""

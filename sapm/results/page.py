@@ -480,7 +480,7 @@ def _settings(result: Result, all_shown: bool) -> dict[str, Any]:
     seeds = settings["seeds"]
     if not all_shown:
         settings["seeds"] = f"{len(seeds)}, from {min(seeds)} to {max(seeds)}"
-    if result.run.sampler.redrawn or not settings["points"]:  # drawn anew, or given
+    if result.run.sampler_state.redrawn or not settings["points"]:  # drawn anew, or given
         pde = result.samples.kind == "pde"
         settings["points"] = len(result.samples.terms[0].y) if pde else None
     return settings | {"choice": method_choice(result)}

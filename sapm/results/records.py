@@ -29,7 +29,7 @@ from sapm.errors import (
     text,
 )
 from sapm.methods.engine import Engine
-from sapm.methods.method import Method, check_pair, stored_method
+from sapm.methods.method import Method, check_pair, check_same_method, stored_method
 from sapm.numerics.activations import ACTIVATIONS
 from sapm.training.run import Plan, Run, SamplerState, Status
 
@@ -141,8 +141,14 @@ def check(
     ----------
     path : the file, for errors.
     arrays, about : its arrays by name, and its description.
-    method : the user's own method, if the run was made with one.
+    method : the method of the run, stated again; needed if it is the user's own.
     """
+    config = about.get("config")
+    if method is not None and isinstance(config, dict):
+        options = config.get("options")
+        check_same_method(
+            method, str(config.get("method")), options if isinstance(options, dict) else {}
+        )
     try:
         upgrade(arrays, about)
         run = RunRecord.from_json(about)
@@ -218,7 +224,7 @@ class RunRecord:
     seeds: tuple[int, ...] = checked(_each(count(0, 2**32 - 1)))
     status: tuple[Status, ...] = checked(_each(_status))
     reason: tuple[str, ...] = checked(_each(text))
-    sampler: SamplerState
+    sampler_state: SamplerState
     advice: tuple[Advice, ...] = checked(_each(_advice), ())
     attempt: int = checked(count(1, 2), 1)
     cut: str = checked(text, "")
@@ -236,7 +242,8 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON, for the description of a file."""
-        described = asdict(self) | {"sampler": self.sampler.to_json()}
+        described = asdict(self) | {"sampler": self.sampler_state.to_json()}
+        del described["sampler_state"]
         if not self.cut:
             del described["cut"]
         return described
@@ -247,10 +254,10 @@ class RunRecord:
         names = [each.name for each in fields(RunRecord)]
         entries: dict[str, Any] = {name: about[name] for name in names if name in about}
         for name in ("seeds", "status", "reason", "sampler"):
-            require(name in entries, f"it does not name the {name}")
+            require(name in about, f"it does not name the {name}")
         seeds = entries["seeds"]
         count = len(seeds) if isinstance(seeds, list) else 0
-        entries["sampler"] = SamplerState.from_json(entries["sampler"], count)
+        entries["sampler_state"] = SamplerState.from_json(about["sampler"], count)
         return RunRecord(**entries)
 
     def to_run(
@@ -265,7 +272,7 @@ class RunRecord:
         """The run, from this record and the arrays of the file. `Run` explains the parameters."""
         named = {each.name: getattr(self, each.name) for each in fields(self)}
         return Run(
-            method=engine,
+            engine=engine,
             states=states,
             kept=kept,
             history=history,

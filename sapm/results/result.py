@@ -76,7 +76,7 @@ class Result:
         run = self.run
         weights = weights_of(self.run, self.samples, self.plan)
         return tuple(
-            solution(self.samples, w, run.method.sigma, s)
+            solution(self.samples, w, run.engine.sigma, s)
             for w, s in zip(weights, run.seeds, strict=True)
         )
 
@@ -98,7 +98,7 @@ class Result:
         """Arrays (seeds, records) by name. Entries of "phase" are the names of the phases."""
         history = History(self.run.history)
         if "phase" in history:
-            phases = np.array(self.run.method.phases)
+            phases = np.array(self.run.engine.phases)
             history["phase"] = phases[history["phase"].astype(int)]
         return history
 
@@ -338,7 +338,7 @@ def weights_of(run: Run, samples: Samples, plan: Plan) -> list[list[tuple[np.nda
     """
     scaling = plan.scaling(samples)
     states = run.states if run.kept is None else run.kept
-    layers = jax.tree.map(np.asarray, _weights(run.method, states))
+    layers = jax.tree.map(np.asarray, _weights(run.engine, states))
     return [scaling.original([(W[i], b[i]) for W, b in layers]) for i in range(len(run.seeds))]
 
 
@@ -349,12 +349,12 @@ def with_scores(run: Run, samples: Samples, plan: Plan) -> Run:
     loss with the residual at the test points. Otherwise the run is returned as it is.
     """
     records = set(run.chosen[~run.lost].tolist())
-    first_points = plan.points is not None and not run.sampler.redrawn
+    first_points = plan.points is not None and not run.sampler_state.redrawn
     if samples.test_equation is None or len(records) < 2 or first_points:
         return run
     terms = (samples.test_equation, *samples.terms[1:])
     weights = weights_of(run, samples, plan)
-    scores = [float(_mean_square(network_of(samples, w, run.method.sigma), terms)) for w in weights]
+    scores = [float(_mean_square(network_of(samples, w, run.engine.sigma), terms)) for w in weights]
     return replace(run, scores=np.nan_to_num(scores, nan=np.inf))
 
 
@@ -467,7 +467,7 @@ def _restore(
         loss = _loss(path, part("samples"), problem)
         samples = records.built(path, from_arrays, about, part("samples"), functions, hard, loss)
         if problem is not None:
-            drawn = {"points": None} if run.sampler.redrawn else {}
+            drawn = {"points": None} if run.sampler_state.redrawn else {}
             check_same_problem(problem, samples, plan.to_dict() | drawn, part("samples"))
         engine = records.built(path, plan.engine, samples)
         if isinstance(plan.method, StoredMethod):

@@ -130,22 +130,22 @@ class Layout:
     leaves: tuple[tuple[int, int] | None, ...]
 
     @staticmethod
-    def of(method: Engine, seeds: int, mesh: Mesh) -> Layout:
+    def of(engine: Engine, seeds: int, mesh: Mesh) -> Layout:
         """The layout of an engine's states. Its axes of samples are those that grow when every term
         has a sample more.
 
         Parameters
         ----------
-        method : the engine. seeds: the number of seeds. mesh: the devices.
+        engine : the engine. seeds: the number of seeds. mesh: the devices.
         """
         keys = jax.eval_shape(jax.vmap(jax.random.key), np.arange(seeds))
 
         def shapes(m):
             return [x.shape for x in jax.tree.leaves(jax.eval_shape(jax.vmap(m.init), keys))]
 
-        larger = _each_term(method, lambda t: t.pad(len(t.y) + 1))
+        larger = _each_term(engine, lambda t: t.pad(len(t.y) + 1))
         leaves = []
-        for now, grown in zip(shapes(method), shapes(larger), strict=True):
+        for now, grown in zip(shapes(engine), shapes(larger), strict=True):
             axes = [k for k, (a, b) in enumerate(zip(now, grown, strict=True)) if a != b]
             leaves.append((axes[0], now[axes[0]]) if axes else None)
         return Layout(mesh, tuple(leaves))
@@ -171,7 +171,7 @@ class Layout:
     def _leaf_sharding(self, x, leaf: tuple[int, int] | None) -> NamedSharding:
         return self._sharding(x.ndim, leaf and leaf[0], seeds=True)
 
-    def method(self, method: AnyEngine) -> AnyEngine:
+    def engine(self, engine: AnyEngine) -> AnyEngine:
         """The engine with its samples divided among the devices."""
 
         def term(t: Term) -> Term:
@@ -184,7 +184,7 @@ class Layout:
             grown = jax.eval_shape(lambda: t.pad(n + 1))
             return jax.tree.map(lambda x, g: _put(x, self._sharding(x.ndim, axis(x, g))), t, grown)
 
-        return _each_term(method, term, self.copied)
+        return _each_term(engine, term, self.copied)
 
     def copied(self, tree):
         """A tree of arrays with a copy on every device."""

@@ -33,7 +33,7 @@ from sapm.objective.terms import Term
 from sapm.objective.weights import bound
 from sapm.scopes import float64, interrupt, never, unless_interrupted
 from sapm.training.devices import Layout, agreed, anywhere
-from sapm.training.run import Observer, Progress, Run, Status, ranking
+from sapm.training.run import Observer, Progress, Run, Status, interrupted_after, ranking
 from sapm.training.seeds import Group, Groups, room, seated, stepped
 
 # The time that a compiled chunk should take. Progress is shown, and budgets are kept, with this
@@ -44,6 +44,12 @@ CHUNK_SECONDS = 0.5
 LARGE_STATES_BYTES = 2**29
 LARGE_STATES_CHUNK_SECONDS = 4.0
 NEVER = 10**9  # iterations: more than any run has
+ENGINE_MEMBERS = tuple(
+    name
+    for kind in (Engine, SteppingEngine)
+    for name in (*kind.__annotations__, *vars(kind))
+    if not name.startswith("_")
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Start:
 
     Parameters
     ----------
-    engine : the method for this problem.
+    engine : the engine of the method, for this problem.
     seeds : the seed numbers.
     states : the states they start from, a tree of arrays with a leading axis of seeds.
     advice, attempt : see `Run`.
@@ -169,8 +175,8 @@ class Sampler(Protocol):
         ...
 
     def visit(self, run: Run, iteration: int) -> Run:
-        """The run to continue: unchanged, or with other points. If `run.sampler.over` is set, the
-        run has ended.
+        """The run to continue: unchanged, or with other points. If its `sampler_state.over` is set,
+        the run has ended.
         """
         ...
 
@@ -221,7 +227,7 @@ def diagnostics_of(engine: Engine, states) -> list[str]:
 
     Parameters
     ----------
-    engine : the method for this problem.
+    engine : the engine of the method, for this problem.
     states : its states, a tree of arrays with a leading axis of seeds.
     """
     return sorted(
@@ -231,10 +237,10 @@ def diagnostics_of(engine: Engine, states) -> list[str]:
 
 @jax.jit
 def _start(engine: Engine, keys):
-    return settled(jax.vmap(engine.init)(keys))
+    return without_weak_types(jax.vmap(engine.init)(keys))
 
 
-def settled(states):
+def without_weak_types(states):
     """The same arrays without JAX's weak types. Only the states of the first call would have these,
     so the program would be compiled twice.
 
@@ -262,7 +268,7 @@ def begun(engine: Engine, seeds: Sequence[int], key: int, states: Any = None) ->
 
     Parameters
     ----------
-    engine : the method for this problem.
+    engine : the engine of the method, for this problem.
     seeds : the seed numbers.
     key : seed s draws from fold_in(key, s).
     states : the states to start from, a tree of arrays with a row for each seed; None: random ones.
@@ -275,7 +281,7 @@ def begun(engine: Engine, seeds: Sequence[int], key: int, states: Any = None) ->
             f"initial has states for {sorted(lengths)} seeds, and seeds asks for {len(seeds)}; "
             "make them equal."
         )
-    states = _start(engine, keys_of(seeds, key)) if states is None else settled(states)
+    states = _start(engine, keys_of(seeds, key)) if states is None else without_weak_types(states)
     return Start(engine, tuple(seeds), states)
 
 
@@ -352,7 +358,7 @@ def find_fault(engine: SteppingEngine, state, done: int, steps: int) -> tuple[An
 
     Parameters
     ----------
-    engine : the method for this problem.
+    engine : the engine of the method, for this problem.
     state : a finite state of the seed.
     done : the iteration of that state.
     steps : the number of steps to replay.
@@ -388,7 +394,7 @@ class Chunks:
 
     Parameters
     ----------
-    engine : the method for this problem.
+    engine : the engine of the method, for this problem.
     seeds : the number of seeds.
     validation : a term of held-out data, or None.
     mesh : the devices that share the seeds and the samples, or None.
@@ -401,14 +407,17 @@ class Chunks:
         validation: Term | None = None,
         mesh: Mesh | None = None,
     ):
-        if not isinstance(engine, SteppingEngine):
+        missing = sorted(name for name in ENGINE_MEMBERS if not hasattr(engine, name))
+        if missing:
             raise TypeError(
-                f"engine {type(engine).__name__}: got no step(state) or no blocks(), expected both;"
-                " see sapm.methods.engine.SteppingEngine."
+                f"engine {type(engine).__name__}: got no {', '.join(missing)}, expected all members"
+                " of sapm.methods.engine.SteppingEngine; inherit from OnePhase there, which has "
+                "most of them."
             )
+        assert isinstance(engine, SteppingEngine)
         self._layout = None if mesh is None else Layout.of(engine, seeds, mesh)
         layout = self._layout
-        self.engine = engine if layout is None else layout.method(engine)
+        self.engine = engine if layout is None else layout.engine(engine)
         self.validation = validation if layout is None else layout.copied(validation)
         self.one_group = layout is not None
         self._chunk_seconds = CHUNK_SECONDS
@@ -497,7 +506,7 @@ class Training:
         self.rules = rules
         self.extra_records = frozenset((*rules.rungs, *extra_records))
         self.began = time.perf_counter()
-        self.engine = begin.method if isinstance(begin, Run) else begin.engine
+        self.engine = begin.engine
         self.seeds = begin.seeds
         self.origin = begin
         count = len(self.seeds)
@@ -511,7 +520,7 @@ class Training:
         self.names += self.diagnostics
         self.bound = bound(self.engine.objective, self.engine.sigma)[0]
         self.room = room(count, self.engine.seed_bytes, stepper.one_group)
-        self.stopped = np.full(count, np.inf)  # the iteration at which each seed stopped
+        self.ended_at = np.full(count, np.inf)  # the iteration at which each seed ended
         self.stall = StallRule(rules.stall, rules.patience, count)
         self.active = np.ones(count, bool)
         self.chosen = np.zeros(count, int)
@@ -525,7 +534,7 @@ class Training:
             current = stepper.measure(self.step.groups, self.active, unknown)
             self.step = replace(self.step, current=current)
             for i in np.flatnonzero(~np.isfinite(current[0])).tolist():
-                self.stop(i, Status.NON_FINITE, "the loss of the starting point is not finite.")
+                self.end_seed(i, Status.NON_FINITE, "the loss of the starting point is not finite.")
             self.record()
         else:
             self._continue(previous, groups)
@@ -540,7 +549,7 @@ class Training:
         self.step = Step(groups, np.array(current), iterations.copy(), {})
         self.active = np.array([not status.over for status in self.status])
         for i in np.flatnonzero(~self.active).tolist():
-            self.stop(i, self.status[i], self.reason[i])
+            self.end_seed(i, self.status[i], self.reason[i])
         self.began -= float(seconds.max())
         if self.active.any() and not self.on_grid(self.iteration):
             self.records.pop()  # an uninterrupted run has no record at this iteration
@@ -575,7 +584,7 @@ class Training:
 
     # ---------------------------------------------------------------- changes
 
-    def stop(self, i: int, status: Status, why: str) -> None:
+    def end_seed(self, i: int, status: Status, why: str) -> None:
         """End seed i, for good: a continued run does not train it.
 
         A seed that became non-finite keeps its place in a group until the next record. When the
@@ -585,7 +594,7 @@ class Training:
         self.status[i] = status
         self.reason[i] = why
         done = int(self.step.iterations[i])
-        self.stopped[i] = self.record_after(done) if status == Status.NON_FINITE else done
+        self.ended_at[i] = self.record_after(done) if status == Status.NON_FINITE else done
 
     def suspend(self, status: Status, why: str) -> None:
         """Give all seeds that still run this status and reason; a continued run trains them on."""
@@ -598,7 +607,7 @@ class Training:
         these hold them.
         """
         if self.active.any():
-            seats = seated(np.where(self.stopped <= now, self.stopped, np.inf), self.room)
+            seats = seated(np.where(self.ended_at <= now, self.ended_at, np.inf), self.room)
             self.step = replace(self.step, groups=self.step.groups.split(seats, self.room))
 
     def record(self) -> None:
@@ -626,22 +635,22 @@ class Training:
         """Take one chunk of steps. A seed that becomes non-finite ends at its last finite state."""
         self.step = self.stepper.advance(self.step, self.active.copy(), most, seconds)
         for i, why in self.step.faults.items():
-            self.stop(i, Status.NON_FINITE, why)
+            self.end_seed(i, Status.NON_FINITE, why)
 
     def judge(self, goal: int) -> None:
         """At the record of iteration `goal`: end the seeds that have converged or stalled, and drop
         those that successive halving drops.
         """
         if self.active.any() and self.on_grid(goal):
-            self.stop_settled()
+            self.end_settled()
         if self.active.any() and self.on_grid(goal):
-            self.stop_stalled()
+            self.end_stalled()
         if self.active.any() and goal in self.rules.rungs:
             self.drop(self.rules.rungs[goal])
         if self.on_grid(goal):
             self.regroup(goal)
 
-    def stop_settled(self) -> None:
+    def end_settled(self) -> None:
         """End the seeds that have converged by the diagnostics of the engine."""
         first = len(self.names) - 2 - len(self.diagnostics)
         for i in np.flatnonzero(self.active).tolist():
@@ -651,9 +660,9 @@ class Training:
             }
             if why := self.engine.settled(values):
                 why = f"{why} after {self.step.iterations[i]} iterations."
-                self.stop(i, Status.CONVERGED, why)
+                self.end_seed(i, Status.CONVERGED, why)
 
-    def stop_stalled(self) -> None:
+    def end_stalled(self) -> None:
         """End the seeds that have stalled."""
         now = self.iteration
         stalled = self.stall.stalled(now)
@@ -673,7 +682,7 @@ class Training:
                 )
             else:
                 continue
-            self.stop(i, Status.STALLED, why)
+            self.end_seed(i, Status.STALLED, why)
 
     def drop(self, places: int) -> None:
         """End all seeds but the best ones, whose number is `places`.
@@ -700,7 +709,7 @@ class Training:
                     f"its {name} {value[i]:.2e} was number {rank} after {now} iterations, "
                     f"and the best {places} went on."
                 )
-                self.stop(i, Status.DROPPED, why)
+                self.end_seed(i, Status.DROPPED, why)
 
     # ---------------------------------------------------------------- views
 
@@ -756,7 +765,7 @@ class Training:
             advice=origin.advice,
             attempt=origin.attempt,
         )
-        return replace(run, sampler=origin.sampler) if isinstance(origin, Run) else run
+        return replace(run, sampler_state=origin.sampler_state) if isinstance(origin, Run) else run
 
     def progress(self, recorded: bool, sampler: Sampler) -> Progress:
         """What the observers are shown of this moment.
@@ -831,7 +840,9 @@ class _Course:
         self.spent = spent
         # the run at iteration `at`, the last one that was reached; None before the first steps
         self.run = begin if isinstance(begin, Run) else None
-        self.at = 0 if self.run is None else max(self.run.iterations, self.run.sampler.visited)
+        self.at = (
+            0 if self.run is None else max(self.run.iterations, self.run.sampler_state.visited)
+        )
         # the latest training; None before the first one and during a visit
         self.training: Training | None = None
 
@@ -846,22 +857,24 @@ class _Course:
             if self.run is not None and due:
                 self.training = None
                 self.run = sampler.visit(self.run, self.at)
-                if self.run.sampler.over:
+                if self.run.sampler_state.over:
                     return self.run
             visit = sampler.next_visit(self.at + 1)
             goal = rules.iterations if visit is None else min(rules.iterations, visit)
             extra_records = [k for k in (self.at, goal) if sampler.keeps_record(k)]
             source = self.begin if self.run is None else self.run
-            engine = source.method if isinstance(source, Run) else source.engine
+            engine = source.engine
             # As long as the sampler visits the run, seeds do not stall by the loss at the points of
             # training: the sampler ends the run by the residual at fresh points.
             segment_rules = rules if visit is None else replace(rules, patience=NEVER)
             waited = self.spent + time.perf_counter() - self.clock
             self.training = Training(source, self.stepping(engine), segment_rules, extra_records)
             self.training.began -= waited
-            self.run = _follow(self.training, goal, self.observers, sampler, self.interrupted)
+            self.run, stopped = _follow(
+                self.training, goal, self.observers, sampler, self.interrupted
+            )
             self.at = goal
-            over = self.run.ended(Status.OUT_OF_TIME, Status.STOPPED) or self.run.lost.all()
+            over = stopped or self.run.ended(Status.OUT_OF_TIME) or self.run.lost.all()
             if self.at >= rules.iterations or over or self.run.cut:
                 return self.run
             self.clock = time.perf_counter()
@@ -885,9 +898,10 @@ def _follow(
     observers: Sequence[Observer],
     sampler: Sampler,
     interrupted: Callable[[], bool],
-) -> Run:
+) -> tuple[Run, bool]:
     """Train up to the iteration `goal`, unless all seeds, the time, an observer or an interrupt end
-    the training before. Parameters: see `loop`.
+    the training before. Parameters: see `loop`. Returns the run, and whether an observer has ended
+    it, which no status says if all seeds had ended already.
     """
     seconds = training.rules.seconds
     # the time of the first record, most of which is compilation
@@ -904,7 +918,7 @@ def _follow(
     while training.active.any() and training.iteration < goal:
         at = training.iteration
         if anywhere(interrupted()):
-            interruption = f"interrupted after {at} iterations."
+            interruption = interrupted_after(at)
             training.suspend(Status.INTERRUPTED, interruption)
             break
         seconds_left = math.inf if seconds is None else seconds - training.seconds
@@ -928,7 +942,8 @@ def _follow(
             training.judge(record_at)
         training.mark()
         stop = show(recorded)
-    if not interruption and agreed(bool(stop))[0]:
+    stopped = not interruption and bool(agreed(stop)[0])
+    if stopped:
         why = f"stopped by the callback after {training.iteration} iterations."
         training.suspend(Status.STOPPED, why)
     if np.any(training.step.iterations != training.records[-1][0]):
@@ -937,7 +952,7 @@ def _follow(
         if status == Status.FINISHED:
             training.reason[i] = f"ran all {goal} iterations."
     training.mark()
-    return replace(training.run(training.snapshot), cut=interruption)
+    return replace(training.run(training.snapshot), cut=interruption), stopped
 
 
 def train(
@@ -955,7 +970,7 @@ def train(
 
     Parameters
     ----------
-    engine : the method for this problem.
+    engine : the engine of the method, for this problem.
     iterations : steps of every seed.
     seeds : the number of seeds, or the seed numbers.
     key : seed s draws its start from fold_in(key, s).

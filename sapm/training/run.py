@@ -78,8 +78,7 @@ class Plan:
     problem : the name of the problem's class.
     depth, width : layers, and units in each hidden one.
     activation : the activation.
-    points, boundary_points, test_points : numbers of points; None for points that were given, and
-        for those of training after they were drawn anew.
+    points, boundary_points, test_points : numbers of points; None for points that were given.
     model : "ls", "pm" or "sapm".
     method : the record of the method with its options.
     max_iter, max_seconds : the budget of iterations and of time.
@@ -87,7 +86,8 @@ class Plan:
     init, start : initial weights and initial auxiliary variables.
     mu : the weight of the boundary term; None without one.
     alpha, beta : fixed weights of tangents and of values.
-    why : what method="auto" stands for, and why, in a sentence; "" if the user chose the method.
+    why : what was chosen for the user, and why, in a sentence: the method that "auto" stands for,
+        or sweeps over chunks of samples; "" if nothing was chosen.
     retry : whether a run that ends in no solution is tried again, in stages of time.
     from_network : whether training starts at a given network.
     """
@@ -173,7 +173,7 @@ class Plan:
         """The engine of the method for the problem at these points, in the units of training."""
         scaling = self.scaling(samples)
         terms = [scaling.term(term) for term in samples.terms]
-        if getattr(self.method, "directional", False):
+        if isinstance(self.method, GaussNewton | Alternating) and self.method.directional:
             terms = [directional(term) for term in terms]
         model = "ls" if self.true_loss_from_start else self.model
         # a tuple would mean a weight for each term
@@ -370,6 +370,11 @@ class SamplerState:
 RESIDUALS = ("residuals", "lowest", "at_end")
 
 
+def interrupted_after(iteration: int) -> str:
+    """When a run was interrupted, in a sentence: the form of `Run.cut`."""
+    return f"interrupted after {iteration} iterations."
+
+
 def per_seed(values: Sequence[float], count: int) -> np.ndarray:
     """One value for each of `count` seeds; inf for all where there are none."""
     return np.array(values) if len(values) else np.full(count, np.inf)
@@ -386,7 +391,7 @@ class Run:
 
     Parameters
     ----------
-    method : the engine of the last step.
+    engine : the engine of the last step.
     seeds : the seed numbers.
     states : the state of every seed, a tree of arrays with a leading axis of seeds. A seed that
         failed keeps its last finite state.
@@ -402,12 +407,12 @@ class Run:
         after all seeds have stopped, while points are compared or the result is made.
     scores : (seeds,) what the seeds are ranked by, if their losses cannot be compared since they
         belong to different points.
-    sampler : how far the drawing of points has come.
+    sampler_state : how far the drawing of points has come.
     advice : what the user is told of the problem, the settings and the outcome.
     attempt : 1; or 2 if a first attempt found no solution and this run replaces it.
     """
 
-    method: Engine
+    engine: Engine
     seeds: tuple[int, ...]
     states: Any
     history: dict[str, np.ndarray]
@@ -417,7 +422,7 @@ class Run:
     kept: Any = None
     cut: str = ""
     scores: np.ndarray | None = None
-    sampler: SamplerState = SamplerState()
+    sampler_state: SamplerState = SamplerState()
     advice: tuple[Advice, ...] = ()
     attempt: int = 1
 
@@ -444,7 +449,7 @@ class Run:
 
     def interrupted(self, iteration: int) -> Run:
         """The run, interrupted after so many iterations."""
-        cut = f"interrupted after {iteration} iterations."
+        cut = interrupted_after(iteration)
         return replace(self.closed(Status.INTERRUPTED, cut), cut=cut)
 
     def ended(self, *status: Status) -> bool:
@@ -457,7 +462,7 @@ class Run:
 
     def explanation(self, i: int) -> str:
         """Why seed i stopped, and which of its networks stands for it, if not the last."""
-        sampler = self.sampler
+        sampler = self.sampler_state
         last = self.history["iteration"].shape[1] - 1
         known = bool(sampler.lowest) and sampler.lowest[i] < np.inf
         if self.kept is None or not known or self.chosen[i] == last:
@@ -502,19 +507,19 @@ class Run:
 
     @float64
     def network(self, i: int) -> Network:
-        return self.method.network(self.state(i))
+        return self.engine.network(self.state(i))
 
     @float64
     def certificate(self, i: int) -> Certificate:
         """Whether the theorem's bound between the true loss and the loss of seed i holds."""
         loss, true = (self.final(name)[i] for name in ("loss", "mean_squared_loss"))
-        point = self.method.point(self.state(i))
+        point = self.engine.point(self.state(i))
         steep = (
             None
             if point is None
-            else steepness(self.method.objective.terms, point.network, point.aux)
+            else steepness(self.engine.objective.terms, point.network, point.aux)
         )
-        return certificate(self.method.objective, self.method.sigma, loss, true, steep)
+        return certificate(self.engine.objective, self.engine.sigma, loss, true, steep)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Room:
     ----------
     seeds : the number of seeds at first.
     batch : the size of a group; ⌈n/batch⌉ groups hold n seeds.
-    halving : whether one group holds all seeds instead. Its size is then ⌈seeds/2^j⌉ for the
+    one_group : whether one group holds all seeds instead. Its size is then ⌈seeds/2^j⌉ for the
         largest j with ⌈seeds/2^j⌉ ≥ n.
 
     In both cases there are few different sizes, so that few programs are compiled.
@@ -50,10 +50,10 @@ class Room:
 
     seeds: int
     batch: int
-    halving: bool
+    one_group: bool
 
     def __call__(self, n: int) -> tuple[int, int]:
-        if not self.halving:
+        if not self.one_group:
             return math.ceil(n / self.batch), self.batch
         return 1, min(size for j in range(64) if (size := math.ceil(self.seeds / 2**j)) >= n)
 
@@ -223,37 +223,37 @@ class Groups:
 
 
 @jax.jit
-def measured(method: Engine, states, validation: Term | None) -> tuple:
+def measured(engine: Engine, states, validation: Term | None) -> tuple:
     """(quantities, seeds): the loss that is minimised, the true loss, the loss on validation data
-    (if any), and the diagnostics of the method by their names.
+    (if any), and the diagnostics of the engine by their names.
 
     Parameters
     ----------
-    method : the engine.
+    engine : the engine.
     states : a tree of arrays with a row for each seed.
     validation : a term of data held out, or None.
     """
 
     def of_seed(state):
-        held_out = [] if validation is None else [mean_square(method.network(state), [validation])]
-        diagnostics = (value for _, value in sorted(method.diagnostics(state).items()))
-        return (*method.losses(state), *held_out, *diagnostics)
+        held_out = [] if validation is None else [mean_square(engine.network(state), [validation])]
+        diagnostics = (value for _, value in sorted(engine.diagnostics(state).items()))
+        return (*engine.losses(state), *held_out, *diagnostics)
 
     return jax.vmap(of_seed)(states)
 
 
 @partial(jax.jit, static_argnames="layout")
 def chunk(
-    method: SteppingEngine, states, validation: Term | None, steps, layout: Layout | None = None
+    engine: SteppingEngine, states, validation: Term | None, steps, layout: Layout | None = None
 ):
     """The states of a group after `steps` steps, and what is `measured` of them. The seeds are
     computed side by side. `steps` is traced: another number needs no compilation.
     """
     states = jax.vmap(
-        lambda state: lax.fori_loop(0, steps, lambda _, s: method.step(s), state),
+        lambda state: lax.fori_loop(0, steps, lambda _, s: engine.step(s), state),
         axis_name=SEEDS_AXIS,
     )(states)
-    values = measured(method, states, validation)
+    values = measured(engine, states, validation)
     if layout is None:
         return states, values
     return layout.pinned(states), layout.everywhere(values)
@@ -268,7 +268,7 @@ def _pick(on, new, old, layout: Layout | None = None):
 
 
 def stepped(
-    method: SteppingEngine,
+    engine: SteppingEngine,
     groups: Groups,
     validation: Term | None,
     steps: int,
@@ -280,14 +280,14 @@ def stepped(
 
     Parameters
     ----------
-    method : the engine.
+    engine : the engine.
     validation : a term of data held out, or None.
     on : (all seeds,) whether a seed takes the steps.
     current : (quantities, all seeds) what was measured before.
     """
     layout = groups.layout
     calls = [
-        chunk(method, group.states, validation, steps, layout) if on[group.seeds].any() else None
+        chunk(engine, group.states, validation, steps, layout) if on[group.seeds].any() else None
         for group in groups.running
     ]
     current = current.copy()

@@ -36,7 +36,7 @@ from sapm.objective.terms import Term
 from sapm.problem.data import Regression, Scratch
 from sapm.problem.samples import Scaling
 from sapm.scopes import float64
-from sapm.training.loop import Step, settled
+from sapm.training.loop import Step, without_weak_types
 from sapm.training.seeds import Group, Groups, measured
 
 # The number of chunks in progress: some are read or written while others are computed.
@@ -304,12 +304,12 @@ class Passes:
 
     Parameters
     ----------
-    method : the engine of the sweeps.
+    engine : the engine of the sweeps.
     source : the samples.
     files : the auxiliary variables.
     """
 
-    method: StreamedEngine
+    engine: StreamedEngine
     source: Source
     files: Files
 
@@ -326,12 +326,12 @@ class Passes:
         Parameters
         ----------
         keys : (seeds,) the random keys that the networks are drawn from.
-        given : the first a_1, …, a_{L-1}, each (seeds, n, m_l); None: the method draws them.
+        given : the first a_1, …, a_{L-1}, each (seeds, n, m_l); None: the engine draws them.
         """
-        method = self.method
+        engine = self.engine
         source = self.source
         files = self.files
-        states = settled(jax.vmap(method.init)(keys))
+        states = without_weak_types(jax.vmap(engine.init)(keys))
         for l, number in enumerate(file_numbers(states), 1):
             files.create(number, l)
         ones = np.ones((files.seeds, files.chunk))
@@ -340,12 +340,12 @@ class Passes:
             term = source.x(c), source.y(c), source.weight(c)
 
             def drawn():
-                return draw_chunk(method, states.network, keys, c, *term)
+                return draw_chunk(engine, states.network, keys, c, *term)
 
             values = drawn() if given is None else [source.cut(c, a) for a in given]
             for number, a in zip(file_numbers(states), values, strict=True):
                 files.write(number, c, np.asarray(a), ones)
-            return measure_chunk(method, states.network, values, *term)
+            return measure_chunk(engine, states.network, values, *term)
 
         v = over_chunks(work, source.chunks)
         return self.take(replace(states, norms=replace(states.norms, v=(jnp.asarray(v),))))
@@ -361,7 +361,7 @@ class Passes:
 
         where: {l: number of the file that holds a_l}.
         """
-        method = self.method
+        engine = self.engine
         source = self.source
         files = self.files
         top = len(where)
@@ -369,7 +369,7 @@ class Passes:
         def work(c: int):
             ends = files.read(where[1], 1, c), files.read(where[top], top, c)
             return closing_chunk(
-                method,
+                engine,
                 states.ahead,
                 states.norms,
                 source.x(c),
@@ -378,14 +378,14 @@ class Passes:
                 *ends,
             )
 
-        return close_sweep(method, states, over_chunks(work, source.chunks))
+        return close_sweep(engine, states, over_chunks(work, source.chunks))
 
     def _layer(self, states: Swept, where: dict[int, int], l: int) -> Swept:
         """The states after the pass of layer l > 0, which writes the new a_l to a spare file.
 
         where: {l: number of the file that holds a_l}.
         """
-        method = self.method
+        engine = self.engine
         source = self.source
         files = self.files
         top = len(where)
@@ -397,7 +397,7 @@ class Passes:
             goal = source.y(c) if l == top else files.read(where[l + 1], l + 1, c)
             own = files.read_both(where[l], l, c)
             *new, sums = layer_chunk(
-                method,
+                engine,
                 stack[l],
                 stack[l + 1],
                 states.norms,
@@ -412,7 +412,7 @@ class Passes:
             return sums
 
         sums = over_chunks(work, source.chunks)
-        layer, norms = solve_layer(method, stack[l], states.norms, jnp.asarray(l), sums)
+        layer, norms = solve_layer(engine, stack[l], states.norms, jnp.asarray(l), sums)
         ahead = replace(states.ahead, stack=stack.set(l, layer))
         files_now = states.files.at[:, l - 1].set(spare)
         return replace(
@@ -426,7 +426,7 @@ class PassStepper:
 
     Parameters
     ----------
-    passes : the method with its samples and files.
+    passes : the engine with its samples and files.
     validation : a term of held-out data, or None.
     """
 
@@ -434,7 +434,7 @@ class PassStepper:
 
     def __init__(self, passes: Passes, validation: Term | None = None):
         self.passes = passes
-        self.engine = passes.method
+        self.engine = passes.engine
         self.validation = validation
 
     def group(self, states: Swept, kept: Any) -> Groups:

@@ -55,8 +55,8 @@ def test_points_are_drawn_where_the_residual_is_large(tmp_path):
     x = np.asarray(whole.samples.terms[0].x.value)
     assert (
         np.mean(np.abs(x - 0.9) < 0.05) > 0.25
-        and whole.run.sampler.visited == 20
-        and whole.run.sampler.redrawn
+        and whole.run.sampler_state.visited == 20
+        and whole.run.sampler_state.redrawn
     )
     sapm.solve(problem, **settings, max_iter=15, out=tmp_path / "run")
     resumed = sapm.resume(tmp_path / "run", max_iter=21, problem=problem, progress=False)
@@ -90,7 +90,7 @@ def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
     )
     assert len(x) == 80 and not x & held
     sapm.solve(problem, **settings, max_iter=3, out=tmp_path / "run")
-    assert sapm.load(tmp_path / "run" / "model.sapm", problem=problem).run.sampler.redrawn
+    assert sapm.load(tmp_path / "run" / "model.sapm", problem=problem).run.sampler_state.redrawn
     resumed = sapm.resume(tmp_path / "run", max_iter=5, problem=problem, progress=False)
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
 
@@ -163,7 +163,7 @@ def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
     assert lowest.applied_to(renewed, state).kept.tolist() == [[2], [-20]] and lowest.applied_to(
         renewed, state
     ).chosen.tolist() == [1, 1]
-    assert lowest.applied_to(recorded(2), state).sampler.lowest == (0.5, np.inf)
+    assert lowest.applied_to(recorded(2), state).sampler_state.lowest == (0.5, np.inf)
     assert equal(Lowest.before(lowest.applied_to(recorded(2), state), 2), lowest)
     lowest = lowest.updated(recorded(3), np.array([0.1, 0.4])).updated(
         recorded(4), np.array([0.3, 0.2])
@@ -244,7 +244,7 @@ def test_a_seed_that_was_lost_stands_for_nothing():
     assert equal(lowest.without_lost(recorded(3, "running", "running")), lowest)
     assert lowest.without_lost(recorded(3, "dropped", "non-finite")).states is None
     known = SamplerState(lowest=(0.5, 0.4))
-    assert Lowest.none(2).applied_to(recorded(2), known).sampler.lowest == ()
+    assert Lowest.none(2).applied_to(recorded(2), known).sampler_state.lowest == ()
 
 
 @pytest.mark.slow
@@ -370,6 +370,6 @@ def test_every_seed_stands_for_its_own_best(tmp_path):
     again = sapm.resume(tmp_path / "run", 20, problem=problem, progress=False)
     assert (
         again.table == result.table
-        and again.run.sampler == result.run.sampler
+        and again.run.sampler_state == result.run.sampler_state
         and cut.table != again.table
     )

@@ -191,7 +191,7 @@ def test_interrupt_returns_what_there_is():
         and result.table[0]["reason"] == f"interrupted after {done} iterations."
     )
     with jax.enable_x64(True):
-        losses = seeding.chunk(result.run.method, result.run.states, None, 0)[1]
+        losses = seeding.chunk(result.run.engine, result.run.states, None, 0)[1]
     assert np.array_equal(losses[0], result.history["loss"][:, -1]) and done > 3
 
 

@@ -51,7 +51,7 @@ def test_what_begins_near_a_state_that_it_leaves_slowly_is_solved():
     assert attempts.count(0) == 2 and whole.run.attempt == 2
     assert np.abs(whole.best(t=t) - true(t)).max() < 1e-6 and not whole.error_estimate().no_solution
     assert (
-        whole.run.sampler.share == 1
+        whole.run.sampler_state.share == 1
         and whole.config["options"]["stages"] == 3
         and whole.config["max_iter"] == 300
     )
@@ -71,7 +71,7 @@ def test_a_second_attempt_can_be_cut_and_continued(tmp_path, monkeypatch):
     assert (
         whole.config["options"]["stages"] == 3
         and whole.config["max_iter"] == 60
-        and whole.run.sampler.share == 1
+        and whole.run.sampler_state.share == 1
     )
 
     def stop_in_the_second(state):
@@ -190,14 +190,15 @@ def test_stages_end_in_time(monkeypatch):
     """After three looks the next one begins, solved or not."""
     monkeypatch.setattr(points, "STAGE_ERROR", 0.0)
     result = sapm.solve(growth(), **SMALL, max_iter=19, options={"stages": 3, "resample": 2})
-    assert (result.run.sampler.share, result.run.sampler.share_since) == (1.0, 18) and np.asarray(
-        result.samples.terms[0].x.value
-    ).max() > 9
+    assert (result.run.sampler_state.share, result.run.sampler_state.share_since) == (
+        1.0,
+        18,
+    ) and np.asarray(result.samples.terms[0].x.value).max() > 9
     monkeypatch.setattr(points, "STAGE_ERROR", 1e9)
     shares = []
 
     def seen(state):
-        return shares.append(state.result().run.sampler.share)
+        return shares.append(state.result().run.sampler_state.share)
 
     sapm.solve(growth(), **SMALL, max_iter=19, options={"stages": 3, "resample": 2}, on_record=seen)
     assert (

@@ -82,7 +82,7 @@ def test_it_trains():
     assert result.config["method"] == "nesterov" and result.config["options"]["rate"] == 0.02
 
     with jax.enable_x64(True):
-        engine = result.run.method
+        engine = result.run.engine
         state = engine.begin(result.run.network(0))
         loss, slope = jax.value_and_grad(lambda n: true_loss(engine.objective, n))(state.network)
         new = engine.step(state).network

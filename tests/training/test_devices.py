@@ -90,7 +90,7 @@ def crossing(method, devices: int) -> dict[str, int]:
     """The bytes that a step moves between devices, by kind of operation, from the compiled program."""
     layout = Layout.of(method, 1, mesh(1, devices))
     states = layout.divided(train(method, 0, seeds=1).states)
-    return traffic(chunk.lower(layout.method(method), states, None, 1, layout).compile().as_text())
+    return traffic(chunk.lower(layout.engine(method), states, None, 1, layout).compile().as_text())
 
 
 @pytest.mark.parametrize("terms", [lambda n: [regression(n)], transport])
