@@ -13,6 +13,7 @@ from rich.progress import BarColumn, ProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from sapm.errors import json_safe
 from sapm.training.run import Progress, Run
 
 # Without a terminal, as in the log of a batch job: seconds to the first line, and between lines
@@ -113,7 +114,7 @@ class Bar:
 
 def line(progress: Progress) -> dict:
     """A moment of the run as a line of history.jsonl: iteration, seconds, and losses (seeds,)."""
-    losses = {name: _finite(getattr(progress, name)) for name in HISTORY}
+    losses = {name: json_safe(getattr(progress, name)) for name in HISTORY}
     return {"iteration": progress.iteration, "seconds": progress.seconds} | losses
 
 
@@ -125,11 +126,6 @@ def lines(run: Run) -> list[dict]:
             "iteration": int(history["iteration"][:, j].max()),
             "seconds": float(history["seconds"][:, j].max()),
         }
-        | {name: _finite(history[name][:, j]) for name in HISTORY}
+        | {name: json_safe(history[name][:, j]) for name in HISTORY}
         for j in range(history["loss"].shape[1])
     ]
-
-
-def _finite(values) -> list:
-    """Numbers for JSON: None where they are not finite."""
-    return [float(v) if np.isfinite(v) else None for v in values]

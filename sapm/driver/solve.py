@@ -459,19 +459,18 @@ def execute(
         result = attempt(problem, samples, plan, session, previous, networks, advice)
         tried_again = result.run.attempt > 1
         if result.run.attempt == 1:
-            why = interrupted_after(result.run.iterations)
-            cut = result if result.run.cut else _cut(result, why)
+            first = result
             seconds = plan.max_seconds
             if seconds is not None and previous is not None:
                 seconds += previous.seconds
-            if anywhere(interrupted()):
-                result = cut
-            failed = unless_interrupted(lambda: _failed(result, seconds), lambda: None)
+            failed = None
+            if not anywhere(interrupted()):
+                failed = unless_interrupted(lambda: _failed(first, seconds), lambda: None)
             if anywhere(failed is None or interrupted()):
-                result = cut
+                why = first.run.cut or interrupted_after(first.run.iterations)
+                result = _cut(first, why)
             elif agreed(bool(failed))[0]:
                 tried_again = True
-                first = result
                 result = unless_interrupted(
                     lambda: _second(first, session), lambda: _cut(first, IN_SECOND)
                 )
