@@ -71,7 +71,7 @@ class Sweeps:
         from sapm.methods.alternating import alternating
         from sapm.objective.penalty import objective
         from sapm.training.devices import Layout
-        from sapm.training.loop import keys_of, settled
+        from sapm.training.loop import keys_of, without_weak_types
         from sapm.training.seeds import chunk
 
         method = alternating(
@@ -82,8 +82,10 @@ class Sweeps:
         )
         states = jax.jit(jax.vmap(method.init))(keys_of(range(seeds), 0))
         self.layout = None if mesh is None else Layout.of(method, seeds, mesh)
-        self.method = method if self.layout is None else self.layout.method(method)
-        self.states = settled(states) if self.layout is None else self.layout.divided(states)
+        self.method = method if self.layout is None else self.layout.engine(method)
+        self.states = (
+            without_weak_types(states) if self.layout is None else self.layout.divided(states)
+        )
         began = time.perf_counter()
         self.program = chunk.lower(self.method, self.states, None, 1, self.layout).compile()
         self.compile_seconds = time.perf_counter() - began

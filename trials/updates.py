@@ -34,9 +34,9 @@ from sapm.driver.settings import plan
 from sapm.numerics.jets import lift
 from sapm.numerics.lstsq import SEEDS_AXIS
 from sapm.objective.penalty import defect_weights, omega, penalty, target
-from sapm.objective.weights import ROUNDING, bound, lengths, steepness_of_term
+from sapm.objective.weights import ROUNDING, bound, squared_norms, steepness_of_term
 from sapm.scopes import float64
-from sapm.training.loop import keys_of, settled
+from sapm.training.loop import keys_of, without_weak_types
 
 PLACES = {"points": 40, "boundary_points": 20, "test_points": 0}
 CASES = {  # problem, model, depth, width, activation, more settings
@@ -102,7 +102,7 @@ def parts_of(obj, point):
     count = 0
     for i, (term, u) in enumerate(zip(obj.terms, point.aux, strict=True)):
         kappa = jnp.broadcast_to(term.weight, len(term.y))
-        value, channel = defect_weights(obj, i, omega(obj, s), *lengths(term, network, u))
+        value, channel = defect_weights(obj, i, omega(obj, s), *squared_norms(term, network, u))
         for l in range(1, obj.depth + 1):
             z = term.x if l == 1 else lift(network.sigma, u[l - 1])
             goal = target(term, u[l], l == obj.depth)
@@ -174,13 +174,13 @@ def follow(case: str, count: int) -> dict:
     size = sum(float(jnp.sum(t.weight * jnp.sum(t.y**2, -1))) for t in method.objective.terms)
 
     def step(state, k):
-        state = lax.switch(k, [lambda s, f=f: settled(f(s)) for f in blocks], state)
+        state = lax.switch(k, [lambda s, f=f: without_weak_types(f(s)) for f in blocks], state)
         return state, measured(method, state)
 
     sweeps = -(-count // (10 * SIDE_BY_SIDE * len(blocks)))  # in each of ten pieces
     order = jnp.tile(jnp.arange(len(blocks)), sweeps)
     run = jax.jit(jax.vmap(lambda s: lax.scan(step, s, order), axis_name=SEEDS_AXIS))
-    states = settled(jax.vmap(method.init)(keys_of(range(SIDE_BY_SIDE), 0)))
+    states = without_weak_types(jax.vmap(method.init)(keys_of(range(SIDE_BY_SIDE), 0)))
     last = jax.jit(jax.vmap(lambda s: measured(method, s), axis_name=SEEDS_AXIS))(states)
     seen = {
         "updates": 0,
