@@ -47,6 +47,13 @@ def double_precision():
         yield
 
 
+@pytest.fixture(autouse=True)
+def engine_precision(request):
+    """The tests of these floors call the engine itself, which works in 64 bits."""
+    if request.path.parent.name in ("numerics", "objective", "methods"):
+        request.getfixturevalue("double_precision")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
     """Free compiled programs after every module: each has mapped memory, of which a process has

@@ -517,3 +517,30 @@ def theorem_3_printed(C_s, B_ds, C_ds, B_c, d, L, alpha=None, beta1=None, beta2=
         [1.0, *(1 / fixed(beta2, l) for l in range(1, L))]
     )
     return max(interior, boundary) * d * L * (L + 1)
+
+
+def theorem_5_sharp(C, B, K, M, form_square, alpha, beta):
+    """X_a, X_d and X_S of Theorem 5 (docs/method.md, section 8): what the squares of c_0, c_d and
+    c_S are multiplied by. form_square is φ²; alpha[l] for l = 1..L and beta[l] for l < L.
+    """
+    depth = len(alpha) - 1
+
+    def P(i):
+        return sum(B ** (2 * (depth - m - 1)) * C ** (2 * (m - i)) for m in range(i, depth))
+
+    def R(i):
+        return sum(
+            (depth - 1 - j) * B ** (2 * (depth - j - 2)) * C ** (2 * (j - i))
+            for j in range(i, depth - 1)
+        )
+
+    below = range(1, depth)
+    along = sum(B ** (2 * (depth - l)) / alpha[l] for l in range(1, depth + 1))
+    values = 1 + sum(C ** (2 * (depth - l)) / beta[l] for l in below)
+    tangents = along + K**2 * sum(P(i) / beta[i] for i in below)
+    second = along
+    for l in below:
+        second += form_square * K**2 * (depth - l) * B ** (2 * (depth - l - 1)) / alpha[l]
+        second += (K**2 + form_square * M**2) * P(l) / beta[l]
+        second += form_square * K**4 * R(l) / beta[l]
+    return values, tangents, second

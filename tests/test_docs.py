@@ -235,8 +235,8 @@ def test_commands_parse(page):
 
 def test_readme_commands_run(tmp_path):
     """The commands around a run, one after the other, with a smaller network and a few steps; those
-    that take minutes are only parsed (above), and run in tests/test_studies.py and
-    tests/test_bench.py."""
+    that take minutes are only parsed (above), and run in tests/studies.
+    """
     small = "--depth 2 --width 4 --seeds 1 --max-iter 2 --set points=30 --set boundary_points=10 --set test_points=20 --quiet"
     shown = {words[0]: words for words in commands(ROOT / "README.md")}
     assert {

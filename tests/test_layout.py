@@ -32,7 +32,12 @@ def test_floors():
         own = path.relative_to(root).with_suffix("").parts[0]
         if own == "__init__":
             continue
+        assert own in FLOORS, path
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not any(a.name.split(".")[0] == "sapm" for a in node.names), path
+            if isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{path}: a relative import"
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sapm"):
                 _, *floor = node.module.split(".")
                 for name in floor[:1] or [a.name for a in node.names if a.name != "__version__"]:

@@ -47,12 +47,28 @@ class Wave:
 problem = sapm.Function(sapm.Box(x=(-1, 1)), lambda p: jnp.sin(Wave(3).speed * p.x))
 number = 3
 def fails(): return {}["key"]
+def checks(): assert number == 4, "not four"
 def leaves(): sys.exit("no problem today")
 """
 
 
+PAIR = """
+import sapm
+problem = sapm.PDE(
+    sapm.Box(x=(0, 1)),
+    lambda p, u, v: (u.x - v.value, v.x + u.value),
+    [sapm.Dirichlet((0, 1), faces=["x-"])],
+)
+"""
+
+
 def test_help_is_light():
-    code = "import sys, sapm.cli; assert not {'jax', 'numpy', 'matplotlib', 'sklearn', 'scipy'} & set(sys.modules)"
+    """What the commands import before they know what to do, and what starts several processes."""
+    heavy = {"jax", "numpy", "matplotlib", "sklearn", "scipy"}
+    code = (
+        "import sys, sapm.cli.main, sapm.cli.studies, sapm.training.processes; "
+        f"assert not {heavy} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert all(
         name in call("--help").output
@@ -133,23 +149,24 @@ def test_run_resume_report_predict_export(tmp_path, monkeypatch):
     assert np.array_equal(loadmat(tmp_path / "u.mat")["W1"], u.weights[0][0])
 
 
-def test_torch():
-    """With PyTorch, the same numbers; without it, a sentence."""
-    u = sapm.solve(
-        CATALOGUE["function_1d"].problem(),
-        depth=3,
-        width=4,
-        points=10,
-        seeds=1,
-        max_iter=1,
-        progress=False,
-    ).best
-    try:
-        import torch
-    except ImportError:
-        with pytest.raises(ImportError, match="pip install torch"):
-            u.to_torch()
-        return
+@pytest.fixture(scope="module")
+def network():
+    """An untrained network of one variable."""
+    x = np.linspace(-1, 1, 10)
+    tiny = {"depth": 3, "width": 4, "seeds": 1, "max_iter": 0, "progress": False}
+    return sapm.solve(sapm.Regression(x, x**2), **tiny).best
+
+
+def test_without_torch(network, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="pip install torch"):
+        network.to_torch()
+
+
+def test_with_torch(network):
+    """The same numbers."""
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    u = network
     x = np.linspace(-1, 1, 5)
     assert np.allclose(
         u.to_torch()(torch.tensor(x[:, None])).detach().numpy()[:, 0], u(x=x), rtol=1e-12
@@ -188,20 +205,59 @@ def test_own_problem_and_several_models(tmp_path):
         (f"{tmp_path / 'mine.py'}:problm", "has no 'problm'; it has "),
         (f"{tmp_path / 'mine.py'}:number", "got a int, expected a sapm.PDE"),
         (f"{tmp_path / 'mine.py'}:fails", "could not be run: KeyError: 'key'"),
+        (f"{tmp_path / 'mine.py'}:checks", "could not be run: AssertionError: not four"),
         (f"{tmp_path / 'mine.py'}:leaves", "could not be run: SystemExit: no problem today"),
     ):
         assert sentence in call("run", bad, code=2).stderr
 
 
-@pytest.mark.slow
-def test_models_alike(monkeypatch):
-    """Two models that "auto" trains alike are warned of."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        said = call(
-            "run", "transport_1d", *SMALL, "--json", "--models", "ls,sapm", "--max-iter", 1
-        ).stderr
-    assert "sapm: warning: all these models were trained on the true loss" in said
+def never_trained(problem, out=None, **settings):
+    """In place of `sapm.solve`: Ctrl-C after the first checkpoint."""
+    if out is not None:
+        (out / "checkpoint").mkdir(parents=True)
+        (out / "checkpoint" / "latest.sapm").write_text("")
+    raise KeyboardInterrupt
+
+
+def test_models_alike(tmp_path, monkeypatch):
+    """Two models that "auto" trains alike are warned of before they are trained, and told how to
+    compare them if there is a way.
+    """
+    monkeypatch.setattr("sapm.driver.solve.solve", never_trained)
+    (tmp_path / "pair.py").write_text(PAIR)
+    monkeypatch.chdir(tmp_path)
+
+    def said(problem, *more):
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            return call("run", problem, *SMALL, "--models", "ls,sapm", *more, code=130).stderr
+
+    warned = "sapm: warning: all these models are trained on the true loss, so they differ only"
+    assert f"{warned} by rounding; use --method gauss-newton" in said("transport_1d")
+    assert f"{warned} by rounding.\n" in said("pair.py:problem")
+    assert warned not in said("transport_1d", "--method", "gauss-newton")
+
+
+def test_the_command_that_continues_a_run(tmp_path, monkeypatch):
+    """It names the problem, also a built-in one, whose equation a file may not hold. An interrupt
+    is one line even where tracebacks are asked for.
+    """
+    monkeypatch.setattr("sapm.driver.solve.solve", never_trained)
+    monkeypatch.setenv("SAPM_TRACEBACK", "1")
+    folder = tmp_path / "a run"
+    stderr = call("run", "heat_1d", *SMALL, "--out", folder, code=130).stderr
+    assert f"continue with: sapm resume '{folder}' --problem heat_1d\n" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_what_ends_a_command_that_can_be_continued():
+    """A failed write and an interrupt have advice; output that nobody reads ends the command."""
+    for error in (OSError("disk full"), KeyboardInterrupt()):
+        with pytest.raises(terminal.Continuable) as caught, terminal.continued_by(lambda: "again"):
+            raise error
+        assert caught.value.advice == "again"
+    with pytest.raises(BrokenPipeError), terminal.continued_by(lambda: "again"):
+        raise BrokenPipeError
 
 
 def test_the_papers_budgets(monkeypatch):
@@ -391,10 +447,14 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
         in kept.output
     )
     assert (tmp_path / "kept" / "model.sapm").exists()
-    monkeypatch.setattr("sapm.results.result.Result.error_estimate", lambda self: 1 / 0)
+
+    def fails(self):
+        raise AssertionError("u is positive")
+
+    monkeypatch.setattr("sapm.results.result.Result.error_estimate", fails)
     lost = call(*asked, "--json")
     assert (
-        "the error could not be estimated, so that no page is written: ZeroDivisionError"
+        "the error could not be estimated, so that no page is written: AssertionError: u is"
         in lost.stderr
     )
     assert len(json.loads(lost.stdout)["sapm"]["seeds"]) == 2

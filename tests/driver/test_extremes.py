@@ -111,6 +111,7 @@ def test_settings_may_be_of_numpy():
         "seeds": np.arange(2),
         "alpha": np.full(3, 2.0),
         "max_iter": np.int64(7),
+        "max_seconds": Fraction(1, 2),
     }
     config = plan(curve(), 3, method="gauss-newton", options=options, **numbers).to_dict()
     assert json.loads(files.to_json(config)) == config
@@ -118,4 +119,5 @@ def test_settings_may_be_of_numpy():
         config["width"] == [4, 5]
         and config["seeds"] == [0, 1]
         and config["options"]["damping"] == 0.125
+        and config["max_seconds"] == 0.5
     )

@@ -3,7 +3,6 @@ than it was.
 """
 
 import copy
-import sys
 import warnings
 from types import SimpleNamespace
 
@@ -290,12 +289,7 @@ def test_validation_data_decide_too():
 
 def test_torch():
     """Sequential, nested, or a class with functions between its layers; float32 and float64."""
-    try:
-        import torch
-    except ImportError:
-        with pytest.raises(TypeError, match=r"give a list of \(W, b\), a torch.nn.Module"):
-            sapm.refine(None, function())
-        return
+    torch = pytest.importorskip("torch", exc_type=ImportError)
     nn = torch.nn
     torch.manual_seed(0)
 
@@ -332,12 +326,13 @@ def test_torch():
         assert all(p.grad is not None for p in given.parameters())
 
 
+def test_what_is_no_network():
+    with pytest.raises(TypeError, match=r"give a list of \(W, b\), a torch.nn.Module"):
+        sapm.refine(None, function())
+
+
 def test_torch_activations_and_refusals():
-    try:
-        import torch
-    except ImportError:
-        assert "torch" not in sys.modules
-        return
+    torch = pytest.importorskip("torch", exc_type=ImportError)
     nn = torch.nn
     torch.manual_seed(0)
 

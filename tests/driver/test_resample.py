@@ -17,6 +17,7 @@ from sapm.driver.points import (
     residuals_at_test_points,
     with_last_states,
 )
+from sapm.methods.gauss_newton import GaussNewtonEngine
 from sapm.numerics.activations import tanh
 from sapm.results.result import best_of
 from sapm.training.run import Run, SamplerState, Status
@@ -337,6 +338,45 @@ def test_an_interrupt_where_points_are_drawn_loses_nothing(monkeypatch):
     monkeypatch.setattr(Training, "mark", pressed)
     result = sapm.solve(string(), **EVERY_2, max_iter=8)
     assert result.run.status == ("interrupted",) and result.history["iteration"].max() == 4
+
+
+def test_an_interrupt_between_a_visit_and_the_loop(tmp_path, monkeypatch):
+    """The visit is taken back, so that the folder holds the points and the states of one moment,
+    and the continued run equals the whole one.
+    """
+    monkeypatch.setattr(points, "REDRAW_ABOVE", 0.0)
+    monkeypatch.setattr(points, "DOUBLE_ABOVE", 0.0)
+    problem = bent()
+    whole = sapm.solve(problem, **EVERY_2, max_iter=5)
+    visit = points.Redrawn.visit
+
+    def pressed(self, run, iteration):
+        visit(self, run, iteration)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(points.Redrawn, "visit", pressed)
+        cut = sapm.solve(problem, **EVERY_2, max_iter=5, out=tmp_path / "run")
+    assert cut.run.cut == "interrupted after 2 iterations."
+    assert len(cut.samples.terms[0].y) == 20 and not cut.run.sampler_state.redrawn
+    resumed = sapm.resume(tmp_path / "run", problem=problem, progress=False)
+    assert np.array_equal(resumed.history["loss"], whole.history["loss"])
+
+
+def test_the_callback_ends_a_run_whose_seeds_have_ended(monkeypatch):
+    """Without the callback they would train on at the points of the next visit."""
+    monkeypatch.setattr(points, "REDRAW_ABOVE", 0.0)
+    monkeypatch.setattr(GaussNewtonEngine, "settled", lambda self, diagnostics: "it has settled")
+    seen = []
+
+    def stop(state):
+        seen.append(state.iteration)
+        return state.result().run.status == ("converged",)
+
+    result = sapm.solve(bent(), **EVERY_2, max_iter=5, on_record=stop)
+    assert seen == [0, 1] and result.run.status == ("converged",)
+    # one iteration in each of the three segments that the visits at 2 and 4 make
+    assert sapm.solve(bent(), **EVERY_2, max_iter=5).run.iterations == 3
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 end, u'(1) + u(1)³ = 1, with u(0) = 3.
 """
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from sapm.methods.linearise import dense, flatten
 from sapm.numerics.jets import Jet
 from sapm.numerics.network import initialise
 from sapm.objective.penalty import objective
+from sapm.problem.conditions import BoundaryCondition, OnFaces
 from sapm.scopes import float64
 
 TINY = {"depth": 3, "width": 8, "points": 30, "boundary_points": 4, "test_points": 20, "seeds": 1}
@@ -129,9 +132,35 @@ def _by_hand(rows):
     return [7 * 2, 3 + 25] if rows == 2 else [6]
 
 
+@dataclass(frozen=True)
+class Oblique(OnFaces):
+    """u + 2 ∂u/∂x = g: a linear condition with an operator of its own."""
+
+    def operator(self, domain, x):
+        return np.ones(len(x)), np.full_like(x, 2.0)
+
+
+def test_a_linear_condition_with_its_own_operator():
+    """It is about u and its derivative, without saying so, and its term is what it states."""
+    problem = rod(Oblique(lambda p: 5.0, faces=["x+"]))
+    assert Oblique.about == "both" and sapm.Dirichlet.about == "value"
+    term = problem.samples(10, 4, 0, 1.0).terms[-1]
+    with jax.enable_x64(True):
+        u = Jet(jnp.full((1, 1), 2.0), 3 * term.x.tangents, term.x.forms)  # u = 2, u' = 3
+        assert np.allclose(term.residual(u), 2 + 2 * 3 - 5)
+
+
+class Own(BoundaryCondition):
+    """A condition of no kind that a PDE can make a term of."""
+
+    def field_indices(self, fields):
+        return (0,)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "sentence"),
     [
+        (lambda: rod(Own()), TypeError, "or of subclasses of these"),
         (sapm.Condition, TypeError, "needs a residual, a function of the point and of u"),
         (lambda: sapm.Condition(lambda p, u: u.x, faces=3), TypeError, "expected a list of names"),
         (lambda: sapm.Condition(lambda p, u: u.x, weight=-1), ValueError, "weight=-1"),

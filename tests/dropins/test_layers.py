@@ -182,6 +182,7 @@ def test_theorem_1_at_random_points(name):
             point = start_point(jax.random.key(seed), obj, network, start, noise=0.3)
             given = certificate(obj, network.sigma, penalty(obj, point), true, network=network)
             assert given.holds and "by the gains of the layers" in given.reason
+            assert given.bound == pytest.approx(1 + (network.depth - 1) / 0.7)
 
 
 def test_without_a_gain():

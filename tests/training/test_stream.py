@@ -88,15 +88,12 @@ def test_one_program_per_shape():
     def solve(**more):
         return sapm.solve(problem, 5, 4, options={"chunk": 30}, **SETTINGS, **more)
 
-    before = layer_chunk._cache_size(), closing_chunk._cache_size()
-    solve()
-    assert (layer_chunk._cache_size() - before[0], closing_chunk._cache_size() - before[1]) == (
-        3,
-        1,
-    )  # layers 4; 3, 2; 1
-    counted = layer_chunk._cache_size()
-    solve(key=1, max_seconds=100)
-    assert layer_chunk._cache_size() == counted
+    layer_chunk.clear_cache()
+    closing_chunk.clear_cache()
+    for more in ({}, {"key": 1, "max_seconds": 100}):
+        solve(**more)
+        assert layer_chunk._cache_size() == 3  # layers 4; 3, 2; 1
+        assert closing_chunk._cache_size() == 1
 
 
 @pytest.mark.slow
