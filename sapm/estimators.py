@@ -276,7 +276,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         )
         return execute(
             problem,
-            pad(problem.samples(), _rows, _columns),
+            pad(problem.samples(), padded_samples, padded_inputs),
             chosen,
             Session(progress=False),
             networks=networks,
@@ -344,7 +344,7 @@ def _mean_and_scale(a: np.ndarray, scale: bool) -> tuple[np.ndarray, np.ndarray]
     return mean, np.where(spread > 1e-12 * np.abs(a).max(0), spread, 1.0)
 
 
-def _rows(n: int) -> int:
+def padded_samples(n: int) -> int:
     """The number of samples that n are padded to: 64, 128, …, 1024, and beyond that an eighth more
     at most. Fits of similar sizes then share compiled programs.
     """
@@ -353,6 +353,6 @@ def _rows(n: int) -> int:
     return max(64, -(-n // step) * step)
 
 
-def _columns(d: int) -> int:
+def padded_inputs(d: int) -> int:
     """The number of inputs that d are padded to: 4, 16, 64, …"""
     return max(4, 4 ** int(np.ceil(np.log(d) / np.log(4) - 1e-9)))

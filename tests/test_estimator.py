@@ -344,7 +344,7 @@ def test_weights_are_answered_in_a_sentence():
 
 
 def test_many_samples_are_padded_by_little():
-    assert [estimators._rows(n) for n in (3, 65, 1024, 1025, 9000, 27000)] == [
+    assert [estimators.padded_samples(n) for n in (3, 65, 1024, 1025, 9000, 27000)] == [
         64,
         128,
         1024,

@@ -63,7 +63,7 @@ def model(data: bytes) -> None:
 def points(data: bytes) -> None:
     path = FOLDER / "a.csv"
     path.write_bytes(data)
-    table = export._read_points(path, ("t", "x"))
+    table = export.read_points(path, ("t", "x"))
     assert table.points.shape == (len(table.lines), 2) and np.isfinite(table.points).all()
 
 

@@ -173,7 +173,7 @@ def refine(
     if isinstance(new, Solution):
         new = replace(new, parameters=end, embedding=samples.embedding, ansatz=samples.ansatz)
     networks = (start, full(rounded, end), result.best.network_weights)
-    return _judge(network, new, result, sound, *(_measure(result, w, sigma) for w in networks))
+    return judged(network, new, result, sound, *(_measure(result, w, sigma) for w in networks))
 
 
 def _some_points(samples: Samples) -> np.ndarray:
@@ -213,7 +213,7 @@ def _measure(result: Result, weights: Weights, sigma: Activation) -> dict[str, f
     return losses | result.errors(solution(samples, weights, sigma))
 
 
-def _judge(
+def judged(
     original, new, result: Result, sound: bool, before: dict, after: dict, exact: dict
 ) -> Refined:
     """The outcome: the new network if its losses are below those of the original one.

@@ -300,7 +300,7 @@ def _shortest(a: float) -> int | float:
     return int(a) if a.is_integer() and abs(a) < 2**53 else a
 
 
-def _read_points(path: Path, names: Sequence[str]) -> PointTable:
+def read_points(path: Path, names: Sequence[str]) -> PointTable:
     """Read the columns called `names` as numbers, and all others as texts."""
     rows = _read_csv(path)
     first = next(rows, None)
@@ -391,7 +391,7 @@ def evaluate_csv(u: Solution, path: Path) -> tuple[list[str], list[tuple]]:
         raise FileNotFoundError(
             f"{path} {what}; give a CSV file with the columns {', '.join(u.names)}."
         )
-    table = _read_points(path, u.names)
+    table = read_points(path, u.names)
     values = u(table.points).reshape(len(table.points), -1)
     outside = u.outside(table.points)
     if outside.any():

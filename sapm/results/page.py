@@ -65,9 +65,10 @@ def label_of(name: str) -> str:
     return shown(name, LONGEST_LABEL_CHARACTERS).replace("$", r"\$")
 
 
-def _figure(
+def figure_with_axes(
     columns: int = 1, width: float = 6.4, height: float = 4.0
 ) -> tuple[Figure, Sequence[Axes]]:
+    """A figure of so many panels in a row, each of this width and height in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height), layout="constrained", dpi=110)
@@ -78,7 +79,7 @@ def _figure(
     return figure, axes
 
 
-def _positive(x: np.ndarray) -> np.ndarray:
+def for_log_axis(x: np.ndarray) -> np.ndarray:
     """x for a logarithmic axis: NaN where it is not positive and finite."""
     return np.where(np.isfinite(x) & (x > 0), np.clip(x, *LOG_LIMITS), np.nan)
 
@@ -96,9 +97,9 @@ def _log_axes(ax: Axes, history: dict[str, np.ndarray]) -> np.ndarray:
 
 def _loss(result: Result) -> Figure:
     """The actual loss of every seed, of many as bands; the best one stands out."""
-    figure, (ax,) = _figure()
+    figure, (ax,) = figure_with_axes()
     iteration = _log_axes(ax, result.history)
-    loss = _positive(result.history["loss"])
+    loss = for_log_axis(result.history["loss"])
     best = result.run.best
     many = len(loss) > MOST_CURVES
     if many:
@@ -141,12 +142,12 @@ def _bands(ax: Axes, iteration: np.ndarray, loss: np.ndarray) -> None:
 
 def _bound(result: Result, i: int) -> Figure:
     """Actual and true loss of a seed, and the bound that the theorem puts on the true one."""
-    figure, (ax,) = _figure()
+    figure, (ax,) = figure_with_axes()
     h = result.history
     bound = result.run.certificate(i).bound
     iteration = _log_axes(ax, h)[i]
-    loss = _positive(h["loss"][i])
-    true = _positive(h["mean_squared_loss"][i])
+    loss = for_log_axis(h["loss"][i])
+    true = for_log_axis(h["mean_squared_loss"][i])
     along = not np.all(np.isnan(h["bound_ratio"][i]))  # else it is of the last point only
     one = result.plan.true_loss_from_start and not result.plan.method.l2
     if bound is not None and along and not one:
@@ -232,7 +233,7 @@ def _solution(result: Result, i: int) -> Figure:
     exact = _exact(result)
     if len(result.samples.names) > 1:
         return _maps(result, u, lambda x: u(x).reshape(len(x), -1), "u", "viridis")
-    figure, (ax,) = _figure()
+    figure, (ax,) = figure_with_axes()
     x = np.linspace(*_box(result)[0], POINTS_PER_CURVE)[:, None]
     if exact is not None:
         ax.plot(x[:, 0], _mask(result, x, exact(x)), color=INK, lw=1.2, ls="--", label="exact")
@@ -277,7 +278,7 @@ def _error(result: Result, i: int) -> Figure:
         raise ValueError(
             "plot('error') needs the exact solution: give exact= with the problem, or test data."
         )
-    figure, (ax,) = _figure()
+    figure, (ax,) = figure_with_axes()
     x = np.linspace(*_box(result)[0], POINTS_PER_CURVE)[:, None] if exact is not None else test["x"]
     error = u(x).reshape(len(x), -1) - (
         exact(x) if exact is not None else test["y"].reshape(len(x), -1)
@@ -322,7 +323,7 @@ def _maps(result: Result, u: Solution, value: Function, label: str, colour_map: 
     # pressures and speeds have little to do with each other, so each has colours of its own
     several = len(fields) > 1
     ranges = [_range([m] if several else maps, colour_map) for m in maps]
-    figure, axes = _figure(len(panels), 5.2 if len(panels) == 1 else 4.0)
+    figure, axes = figure_with_axes(len(panels), 5.2 if len(panels) == 1 else 4.0)
     width, height = (ends[1] - ends[0] for ends in box[-2:])
     equal = (
         (result.samples.domain or {"kind": "box"})["kind"] != "box"

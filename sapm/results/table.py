@@ -272,7 +272,7 @@ def _notes(result: Result, estimate: bool, estimator: ErrorEstimator | None) -> 
     return notes + [f"Warning: {advice.sentence}" for advice in run.advice]
 
 
-def _digits(value: float, range_of_seeds: float) -> int:
+def digits_that_differ(value: float, range_of_seeds: float) -> int:
     """How many digits show by how much seeds differ: six, or up to twelve where they agree."""
     if not value or not np.isfinite(value) or range_of_seeds <= 0:
         return 6
@@ -290,7 +290,7 @@ def parameters_text(result: Result, estimate: bool = True) -> str:
     texts = []
     for name, value in result.best.parameters.items():
         values = [parameters[name] for parameters in others]
-        digits = _digits(value, max(values) - min(values) if values else 0.0)
+        digits = digits_that_differ(value, max(values) - min(values) if values else 0.0)
         text = f"{name} = {value:.{digits}g}"
         if name in errors:
             text += f" ± {errors[name]:.2g}"

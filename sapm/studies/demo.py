@@ -10,7 +10,16 @@ from rich.table import Table
 
 from sapm.catalogue import CATALOGUE
 from sapm.driver.solve import solve
-from sapm.results.page import ACCENT, BOUND_COLOUR, INK, POLICY, STYLE, _figure, _positive, image
+from sapm.results.page import (
+    ACCENT,
+    BOUND_COLOUR,
+    INK,
+    POLICY,
+    STYLE,
+    figure_with_axes,
+    for_log_axis,
+    image,
+)
 from sapm.results.result import Result
 
 if TYPE_CHECKING:
@@ -150,13 +159,13 @@ def table_of(results: dict[str, Result]) -> Table:
 
 def _curves(results: dict[str, Result]) -> Figure:
     """Both losses against iterations, a panel per model; for SAPM with the band of its bound."""
-    figure, axes = _figure(3, 3.6, 3.2)
-    low = min(float(np.nanmin(_positive(r.history["loss"]))) for r in results.values())
+    figure, axes = figure_with_axes(3, 3.6, 3.2)
+    low = min(float(np.nanmin(for_log_axis(r.history["loss"]))) for r in results.values())
     for ax, (model, result) in zip(axes, results.items(), strict=True):
         best = result.run.best
         history = result.history
         iterations = history["iteration"][best]
-        loss = _positive(history["loss"][best])
+        loss = for_log_axis(history["loss"][best])
         if model == "sapm":
             bound = result.certificate.bound
             ax.fill_between(
@@ -170,7 +179,7 @@ def _curves(results: dict[str, Result]) -> Figure:
             )
         ax.plot(
             iterations,
-            _positive(history["mean_squared_loss"][best]),
+            for_log_axis(history["mean_squared_loss"][best]),
             color=ACCENT,
             lw=1.8,
             label="true loss",
@@ -193,7 +202,7 @@ def _curves(results: dict[str, Result]) -> Figure:
 
 def _slices(results: dict[str, Result]) -> Figure:
     """u at t = 1 and the exact solution, a panel per model."""
-    figure, axes = _figure(3, 3.6, 3.0)
+    figure, axes = figure_with_axes(3, 3.6, 3.0)
     x = np.linspace(-1, 1, 200)
     for ax, (model, result) in zip(axes, results.items(), strict=True):
         ax.plot(x, np.e * np.sin(x), color=INK, lw=1.2, ls="--", label="exact")

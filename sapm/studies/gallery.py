@@ -17,7 +17,7 @@ import numpy as np
 from sapm.catalogue import CATALOGUE, paper_tables
 from sapm.objective.weights import ROUNDING
 from sapm.results import files
-from sapm.results.page import ACCENT, BOUND_COLOUR, FAINT, INK, POLICY, STYLE, _positive, image
+from sapm.results.page import ACCENT, BOUND_COLOUR, FAINT, INK, POLICY, STYLE, for_log_axis, image
 from sapm.studies.reproduce import VERDICTS, OffSample, Row, paper_row, verdict
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def _grid(rows: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 def _values(column: Sequence[float | None]) -> np.ndarray:
     """Losses for a logarithmic axis: NaN where there is none."""
-    return _positive(np.array([np.nan if v is None else v for v in column], float))
+    return for_log_axis(np.array([np.nan if v is None else v for v in column], float))
 
 
 def losses(rows: Sequence[Row], sizes: Sequence[Size], models: Sequence[str]) -> Figure:

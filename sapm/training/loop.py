@@ -874,7 +874,12 @@ class _Course:
                 self.training, goal, self.observers, sampler, self.interrupted
             )
             self.at = goal
-            over = stopped or self.run.ended(Status.OUT_OF_TIME) or self.run.lost.all()
+            # seeds that have ended wait for the next visit, but not beyond the time
+            seconds_left = (
+                math.inf if rules.seconds is None else rules.seconds - self.training.seconds
+            )
+            late = agreed(seconds_left)[0] <= 0
+            over = stopped or late or self.run.lost.all()
             if self.at >= rules.iterations or over or self.run.cut:
                 return self.run
             self.clock = time.perf_counter()

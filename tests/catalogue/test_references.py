@@ -56,7 +56,6 @@ def test_answers_solve_their_problems(name):
             )
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("double_precision")
 def test_two_functions_and_what_was_seen():
     problem = CATALOGUE["lotka_volterra"].problem()

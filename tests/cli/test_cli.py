@@ -20,7 +20,7 @@ from sapm.catalogue import CATALOGUE
 from sapm.cli import terminal
 from sapm.cli.main import app
 from sapm.errors import json_safe
-from sapm.results.page import _positive
+from sapm.results.page import for_log_axis
 
 SMALL = (
     "--depth",
@@ -173,7 +173,6 @@ def test_with_torch(network):
     )
 
 
-@pytest.mark.slow
 def test_own_problem_and_several_models(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     spec = f"{tmp_path / 'mine.py'}:problem"
@@ -372,7 +371,7 @@ def test_output_that_nobody_reads_and_numbers_without_a_name():
         "b": [None],
     }
     assert np.array_equal(
-        _positive(np.array([1e300, 1e-300, 0, np.inf])),
+        for_log_axis(np.array([1e300, 1e-300, 0, np.inf])),
         [1e200, 1e-200, np.nan, np.nan],
         equal_nan=True,
     )

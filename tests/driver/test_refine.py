@@ -14,7 +14,7 @@ import pytest
 from sklearn.neural_network import MLPRegressor
 
 import sapm
-from sapm.driver.refine import _judge
+from sapm.driver.refine import judged
 from sapm.driver.settings import plan
 from sapm.results import imports
 
@@ -130,7 +130,6 @@ def test_equinox():
         assert found.network.layers[0].weight.dtype == np.float64
 
 
-@pytest.mark.slow
 def test_equinox_activations_and_scan():
     """Built-in activations are recognised by their values, others are kept; layers stacked for a
     scan come back stacked.
@@ -270,13 +269,13 @@ def test_validation_data_decide_too():
     assert not found.improved and found.after["validation_loss"] == pytest.approx(0, abs=1e-20)
     before = {"mean_squared_loss": 1.0, "validation_loss": 1.0}
     after = {"mean_squared_loss": 0.5, "validation_loss": 1.5}
-    assert not _judge("old", "new", found.result, True, before, after, after).improved
+    assert not judged("old", "new", found.result, True, before, after, after).improved
     assert (
-        _judge("old", "new", found.result, True, before, dict.fromkeys(before, 0.5), after).network
+        judged("old", "new", found.result, True, before, dict.fromkeys(before, 0.5), after).network
         == "new"
     )
     assert (
-        _judge("old", "new", found.result, False, before, dict.fromkeys(before, 0.5), after).network
+        judged("old", "new", found.result, False, before, dict.fromkeys(before, 0.5), after).network
         == "old"
     )
     assert plan(held_out, 2, 4, from_network=True).why.startswith(

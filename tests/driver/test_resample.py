@@ -20,6 +20,7 @@ from sapm.driver.points import (
 from sapm.methods.gauss_newton import GaussNewtonEngine
 from sapm.numerics.activations import tanh
 from sapm.results.result import best_of
+from sapm.training.loop import Training
 from sapm.training.run import Run, SamplerState, Status
 
 TINY = {
@@ -96,7 +97,6 @@ def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
 
 
-@pytest.mark.slow
 def test_ctrl_c_at_the_last_look(monkeypatch):
     """Then the last network is handed back as it is."""
     problem = bent()
@@ -224,7 +224,6 @@ def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_probl
     assert longer.table == sapm.solve(string(), **EVERY_2, max_iter=8).table
 
 
-@pytest.mark.slow
 def test_nothing_is_kept_where_nothing_could_be_compared(tmp_path, monkeypatch):
     """Residuals that are not finite at fresh points: cut and continued, the last network stands for
     the run.
@@ -248,7 +247,6 @@ def test_a_seed_that_was_lost_stands_for_nothing():
     assert Lowest.none(2).applied_to(recorded(2), known).sampler_state.lowest == ()
 
 
-@pytest.mark.slow
 def test_a_callback_that_stops_where_points_are_drawn():
     result = sapm.solve(
         string(), **EVERY_2, max_iter=8, on_record=lambda state: state.iteration == 4
@@ -278,7 +276,6 @@ def test_an_interrupt_when_training_is_over_loses_nothing(tmp_path, monkeypatch)
     )
 
 
-@pytest.mark.slow
 def test_no_more_points_than_a_step_can_take(monkeypatch):
     monkeypatch.setattr(points, "REDRAW_ABOVE", 0.0)
     monkeypatch.setattr(points, "DOUBLE_ABOVE", 0.0)
@@ -375,6 +372,9 @@ def test_the_callback_ends_a_run_whose_seeds_have_ended(monkeypatch):
 
     result = sapm.solve(bent(), **EVERY_2, max_iter=5, on_record=stop)
     assert seen == [0, 1] and result.run.status == ("converged",)
+    with monkeypatch.context() as patch:  # nor beyond the time
+        patch.setattr(Training, "seconds", property(lambda self: 100.0 * (self.iteration > 0)))
+        assert sapm.solve(bent(), **EVERY_2, max_iter=5, max_seconds=50).run.iterations == 1
     # one iteration in each of the three segments that the visits at 2 and 4 make
     assert sapm.solve(bent(), **EVERY_2, max_iter=5).run.iterations == 3
 

@@ -311,7 +311,6 @@ def test_ctrl_c_before_the_first_step_is_one_line(monkeypatch):
     assert caught.value.__context__ is None
 
 
-@pytest.mark.slow_cases("pm-lbfgs-lbfgs")
 @pytest.mark.parametrize(
     ("model", "method", "wanted"),
     [

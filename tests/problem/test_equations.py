@@ -167,7 +167,6 @@ def test_descent_on_the_true_loss(method):
     )
 
 
-@pytest.mark.slow
 def test_too_large_for_gauss_newton():
     """Then it is L-BFGS, on the true loss for an equation that the paper's sweeps do not know;
     sweeps for one that they do.

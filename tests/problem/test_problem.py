@@ -214,7 +214,6 @@ def test_boundaries_of_one_dimension_and_corners():
         transport(conditions=[sapm.Initial(wave), sapm.Inflow(wave, points=[[0.5, -1]])])
 
 
-@pytest.mark.slow
 def test_characteristics_in_physical_units():
     """A day by a micrometre: the tolerance is by coordinate. A fast rotation is well posed however
     often it turns.

@@ -89,7 +89,6 @@ def test_the_loss_of_a_scaled_term_is_the_loss():
     )
 
 
-@pytest.mark.slow
 def test_nonlinear_equations_in_other_units():
     """u_t + u u_x = u_xx / 2 in kilometres: the residual, in its own units, is that of the network
     in its own.
@@ -162,7 +161,6 @@ def test_samples_without_weight_do_not_set_the_units():
     assert scaling.size == 1.0 and scaling.spread[0] < 1.2
 
 
-@pytest.mark.slow
 def test_data_of_any_size():
     x = np.linspace(1e6, 1e6 + 5e3, 80)
     y = 1e-7 * np.sin((x - 1e6) / 800)

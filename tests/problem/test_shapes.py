@@ -389,10 +389,10 @@ SMALL = {"seeds": 1, "points": 150, "boundary_points": 80, "test_points": 100, "
 
 
 @pytest.mark.filterwarnings("ignore:the domain has a corner that points inwards")
-@pytest.mark.slow_cases("heat-15-3-0.7853981633974483")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "steps", "panels", "shown"),
-    [(heat, 15, 3, np.pi / 4), pytest.param(poisson, 25, 1, 3 / 4, marks=pytest.mark.slow)],
+    [(heat, 15, 3, np.pi / 4), (poisson, 25, 1, 3 / 4)],
 )
 def test_solved_kept_and_drawn(make, steps, panels, shown, tmp_path):
     """To an error of 1e-4; figures show the domain alone."""

@@ -26,7 +26,7 @@ from sapm.results.estimates import Correction, Evidence, OtherSeed
 from sapm.results.export import export
 from sapm.results.result import best_of
 from sapm.results.solution import relative_error
-from sapm.results.table import _digits
+from sapm.results.table import digits_that_differ
 
 TINY = {"depth": 3, "width": 10, "seeds": 1, "progress": False, "test_points": 200}
 
@@ -719,5 +719,6 @@ def test_parameters_that_are_determined_in_other_ways(recwarn):
 
 def test_digits_of_numbers_that_seeds_agree_on():
     assert [
-        _digits(*given) for given in ((1.0, 0.5), (1.0, 1e-8), (1.0, 0.0), (0.0, 1.0), (1e6, 1e-9))
+        digits_that_differ(*given)
+        for given in ((1.0, 0.5), (1.0, 1e-8), (1.0, 0.0), (0.0, 1.0), (1e6, 1e-9))
     ] == [6, 9, 6, 6, 12]

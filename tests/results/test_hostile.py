@@ -301,9 +301,9 @@ def test_tables_of_points_are_read_or_refused(tmp_path):
         path = tmp_path / f"{k}.csv"
         path.write_text(text)
         if isinstance(wanted, list):
-            assert export._read_points(path, ("t", "x")).points.tolist() == wanted, text[:20]
+            assert export.read_points(path, ("t", "x")).points.tolist() == wanted, text[:20]
         else:
-            said = refused(lambda path=path: export._read_points(path, ("t", "x")), path)
+            said = refused(lambda path=path: export.read_points(path, ("t", "x")), path)
             assert wanted in said, text[:20]
 
 
@@ -315,7 +315,7 @@ def test_values_at_points(result, tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text(export.csv_text(odd.samples.names, np.array([[0.1], [1 / 3]])))
     head, rows = export.evaluate_csv(odd.best, tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text(export.csv_text(head, rows))
-    assert np.array_equal(export._read_points(tmp_path / "b.csv", head).points, rows) and head == [
+    assert np.array_equal(export.read_points(tmp_path / "b.csv", head).points, rows) and head == [
         'a,"b"',
         "u",
     ]
@@ -376,7 +376,7 @@ def test_a_line_without_end(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     path.write_text("t,x\n" + "1," * 5000)
     assert "line 2 is longer than 1000 characters" in refused(
-        lambda: export._read_points(path, ("t", "x")), path
+        lambda: export.read_points(path, ("t", "x")), path
     )
 
 

@@ -153,7 +153,6 @@ def test_levenberg_marquardt_takes_our_step():
     assert np.allclose(state.y_eval, y + step, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("double_precision")
 def test_rows_without_training():
     """Features: the operator acts on them exactly. Constant, affine and interpolation: as NumPy has
@@ -258,18 +257,18 @@ def test_jobs_have_cores_of_their_own(monkeypatch):
     code = (
         "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS']); input()"
     )
-    with runner._as_a_child_sees_it(cores[:1]):
+    with runner.as_a_child_sees_it(cores[:1]):
         child = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     assert child.stdout is not None and child.stdout.readline().strip() == f"[{cores[0]}] 1"
-    runner._pin(child.pid, cores)
+    runner.pin(child.pid, cores)
     assert sorted(os.sched_getaffinity(child.pid)) == cores == sorted(os.sched_getaffinity(0))
     child.communicate("\n")
     monkeypatch.setattr(runner, "_cores", lambda: [0, 1, 2, 3, 8, 9])
-    assert runner._slots(3) == [(0, 1), (2, 3), (8, 9)]
+    assert runner.core_groups(3) == [(0, 1), (2, 3), (8, 9)]
     with pytest.raises(ValueError, match=r"1 to 3"):
-        runner._slots(4)
+        runner.core_groups(4)
 
 
 def fake(monkeypatch, behave):
@@ -395,7 +394,7 @@ def write_cells(out, errors, case="function_1d-relu-10x10", env=None):
                     "true_loss": error**2,
                 }
                 answer |= {"loss": error**2 / 3, "trace": trace}
-            runner._write(out, cell, answer, 4.0, 1)
+            runner.write_cell(out, cell, answer, 4.0, 1)
 
 
 def test_the_page_says_what_the_cells_say(tmp_path):

@@ -87,7 +87,7 @@ def test_random_features_of_second_order(tmp_path):
         system(Task(small("nonlinear_poisson")), lambda x: x)
     (tmp_path / "env.json").write_text(json.dumps(runner.machine()))
     for method in ("features-many", "auto"):
-        runner._write(
+        runner.write_cell(
             tmp_path,
             runner.Cell(case, "B", method, 0),
             cell | {"trace": [*cell["trace"], (9.0, 0.1, 0.1)]},

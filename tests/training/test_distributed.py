@@ -67,7 +67,7 @@ def losses(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_have_the_history_of_one_and_one_goes_on(tmp_path, count):
     command = [
         "run",
@@ -125,7 +125,7 @@ def children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.slow_cases("interrupted", "killed")
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the processes in /proc")
 @pytest.mark.parametrize("ended", ["killed", "interrupted"])
 def test_an_end_before_the_end(tmp_path, ended):

@@ -78,7 +78,6 @@ def test_chunks_equal_the_whole(model, width, chunks, options):
                 assert max(relative(W, V), relative(b, c)) < 1e-10
 
 
-@pytest.mark.slow
 def test_one_program_per_shape():
     """Chunks, also the last and shorter one, and layers of like shape share their programs; a
     second run compiles nothing.
@@ -96,7 +95,6 @@ def test_one_program_per_shape():
         assert closing_chunk._cache_size() == 1
 
 
-@pytest.mark.slow
 def test_a_result_like_any_other(tmp_path, monkeypatch):
     """From memory maps of other types: losses are those of all samples; saved, loaded, drawn; the
     state is gone at the end.

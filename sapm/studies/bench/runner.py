@@ -98,7 +98,7 @@ def _cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _slots(jobs: int) -> list[tuple[int, ...]]:
+def core_groups(jobs: int) -> list[tuple[int, ...]]:
     """Cores for every job, no core in two of them."""
     cores = _cores()
     if not 1 <= jobs <= max(1, len(cores) // CORES):
@@ -109,7 +109,7 @@ def _slots(jobs: int) -> list[tuple[int, ...]]:
     return [tuple(cores[CORES * k : CORES * (k + 1)]) for k in range(jobs)]
 
 
-def _pin(process: int, cores: Sequence[int]) -> None:
+def pin(process: int, cores: Sequence[int]) -> None:
     """Restrict every thread of a process to these cores."""
     if hasattr(os, "sched_setaffinity"):
         with suppress(FileNotFoundError):  # the process has ended
@@ -119,7 +119,7 @@ def _pin(process: int, cores: Sequence[int]) -> None:
 
 
 @contextmanager
-def _as_a_child_sees_it(cores: Sequence[int]) -> Iterator[None]:
+def as_a_child_sees_it(cores: Sequence[int]) -> Iterator[None]:
     """A process started in this context has these cores, and as many threads in its libraries."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
@@ -180,13 +180,13 @@ class Worker:
 
             spawn = get_context("spawn")
             self.line, theirs = spawn.Pipe()
-            with _as_a_child_sees_it(slot):
+            with as_a_child_sees_it(slot):
                 self.process = spawn.Process(
                     target=serve, args=(theirs, self.case, self.method, str(self.log)), daemon=True
                 )
                 self.process.start()
             theirs.close()
-        _pin(self.process.pid, slot)  # type: ignore[arg-type]
+        pin(self.process.pid, slot)  # type: ignore[arg-type]
         self.slot = slot
         self.cell = cell
         self.warming = cell.track not in self.compiled
@@ -275,7 +275,7 @@ def run(
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     out = Path(out)
     chosen = select(cases, quick, seconds, seeds)
-    slots = _slots(jobs)
+    slots = core_groups(jobs)
     for case in chosen:
         if (
             not (isinstance(case.seconds, (int, float)) and 0 < case.seconds < math.inf)
@@ -375,7 +375,7 @@ def _make(
     free = list(slots)
 
     def write(cell: Cell, answer: dict, compiled: float | None = None) -> None:
-        _write(out, cell, answer, compiled, len(slots))
+        write_cell(out, cell, answer, compiled, len(slots))
         done[0] += 1
         error = answer.get("error")
         outcome = (
@@ -427,7 +427,7 @@ def _make(
             worker.stop()
 
 
-def _write(out: Path, cell: Cell, answer: dict, compiled: float | None, jobs: int) -> None:
+def write_cell(out: Path, cell: Cell, answer: dict, compiled: float | None, jobs: int) -> None:
     """Write the file of a cell. `compiled`: seconds of the warm-up, None if there was none."""
     trace = answer.get("trace", [])
     reached = {
