@@ -1,3 +1,3 @@
-"""Methods: how a loss is minimised. A method is a frozen record with `init(key) → state`,
-`step(state) → state`, `losses(state) → (actual, true)` and `network(state)`, all pure;
-`sapm.training.loop` runs any of them."""
+"""Methods: how a loss is minimised. A method is a frozen record of options. Its `engine` has the
+pure functions `init`, `step`, `losses` and `network`; `sapm.training.loop` runs any of them.
+"""

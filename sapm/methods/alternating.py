@@ -14,15 +14,16 @@ import jax.numpy as jnp
 
 from sapm.methods import blocks, closed_forms, window
 from sapm.methods.engine import OnePhase
-from sapm.methods.window import Update, Work, actual_loss, point_of, prepare, rounded
+from sapm.methods.window import Update, Work, point_of, prepare, rounded
 from sapm.numerics.activations import Activation, activation
-from sapm.numerics.network import Network, initialise
+from sapm.numerics.network import Network, initialise, require_dense
 from sapm.objective.penalty import (
     Objective,
     Point,
     check_widths,
     mean_square,
     start_point,
+    weigh,
 )
 from sapm.scopes import float64
 
@@ -62,7 +63,10 @@ def algorithm_2(depth: int) -> Order:
 def general_order(depth: int, second: bool) -> Order:
     """The sweep of Algorithm 2 for terms of any kind.
 
-    second: whether terms have second-order channels S_l, which are updated before d_l.
+    Parameters
+    ----------
+    depth : the number of layers L.
+    second : whether terms have second-order channels S_l, which are updated before d_l.
     """
     names = ("W", "b", "S", "d", "a") if second else ("W", "b", "d", "a")
     return tuple(
@@ -76,8 +80,11 @@ def general_order(depth: int, second: bool) -> Order:
 def default_order(obj: Objective, joint: bool = False, shared: bool = False) -> Order:
     """The sweep of the paper's algorithm for the terms of an objective.
 
-    joint: whether the block "Wb" replaces "W" and "b".
-    shared: whether the block "a-shared" replaces "a".
+    Parameters
+    ----------
+    obj : the objective.
+    joint : whether the block "Wb" replaces "W" and "b".
+    shared : whether the block "a-shared" replaces "a".
     """
     if not has_closed_forms(obj):
         order = general_order(obj.depth, any(term.x.forms for term in obj.terms))
@@ -121,7 +128,14 @@ def updates(obj: Objective, names: Sequence[str]) -> list[Update]:
 
 
 def update(obj: Objective, work: Work, l: int, *names: str) -> Work:
-    """Update the blocks with these names at layer l, one after the other."""
+    """Update blocks of one layer, one after the other.
+
+    Parameters
+    ----------
+    obj, work : the objective, and the point with what belongs to it.
+    l : the layer.
+    names : of the blocks.
+    """
     return window.update(obj, work, l, updates(obj, names))
 
 
@@ -159,7 +173,13 @@ def _segments(order: Order, run: tuple[int, int]) -> list[tuple[int, int, int, t
 
 
 def sweep(obj: Objective, work: Work, order: Order) -> Work:
-    """Make the block updates in order. Equal layers with the same updates share a compiled loop."""
+    """Make block updates in order. Equal layers with the same updates share a compiled loop.
+
+    Parameters
+    ----------
+    obj, work : the objective, and the point with what belongs to it.
+    order : pairs (block, layer).
+    """
     for first, count, direction, names in _segments(order, work.network.stack.run):
         if count == 1:
             work = update(obj, work, first, *names)
@@ -175,8 +195,10 @@ class AlternatingEngine(OnePhase):
 
     Parameters
     ----------
+    objective : the terms and the model, "pm" or "sapm".
+    widths, sigma : the layer widths m_0 … m_L and the activation.
     order : the sweep.
-    weights, start : the initialisers of weights and of auxiliary variables.
+    initialiser, start : the initialisers of weights and of auxiliary variables.
     loop : whether equal layers share one compiled loop. Narrow inputs are then padded with zeros to
         the width of the first layer, so that layer 1 is in the loop too. Otherwise every layer has
         its own code.
@@ -191,10 +213,10 @@ class AlternatingEngine(OnePhase):
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
     order: Order = eqx.field(static=True)
-    weights: str = eqx.field(static=True, default="paper")
-    start: str = eqx.field(static=True, default="uniform")
-    loop: bool = eqx.field(static=True, default=True)
-    precision: str = eqx.field(static=True, default="double")
+    initialiser: str = eqx.field(static=True)
+    start: str = eqx.field(static=True)
+    loop: bool = eqx.field(static=True)
+    precision: str = eqx.field(static=True)
 
     @property
     def seed_bytes(self) -> int:
@@ -208,11 +230,12 @@ class AlternatingEngine(OnePhase):
     def init(self, key) -> Work | Point:
         k_weights, k_start = jax.random.split(key)
         constants = self.objective.constants
-        network = initialise(k_weights, self.widths, self.sigma, self.weights, constants)
+        network = initialise(k_weights, self.widths, self.sigma, self.initialiser, constants)
         return self._state_at(k_start, network, self.start)
 
     def begin(self, network: Network) -> Work | Point:
         """The state at a given network, with the auxiliary variables of its forward pass."""
+        require_dense(network, "sweeps")
         return self._state_at(jax.random.key(0), network, "forward")
 
     def _state_at(self, key, network: Network, start: str) -> Work | Point:
@@ -233,12 +256,13 @@ class AlternatingEngine(OnePhase):
         return point_of(run(prepare(self.objective, state)))
 
     def step(self, state: Work | Point) -> Work | Point:
+        """The state after one sweep."""
         return self._run(state, lambda work: sweep(self.objective, work, self.order))
 
     def losses(self, state: Work | Point):
         work = state if isinstance(state, Work) else prepare(self.objective, state)
         terms = self.objective.terms
-        return actual_loss(self.objective, work), mean_square(state.network, terms)
+        return weigh(self.objective, work.norms), mean_square(state.network, terms)
 
     def network(self, state: Work | Point) -> Network:
         return state.network.narrow_input(self.widths[0])
@@ -257,7 +281,7 @@ class AlternatingEngine(OnePhase):
 
 
 @float64
-def alternating(
+def alternating(  # noqa: PLR0913
     obj: Objective,
     widths: Sequence[int],
     sigma: str | Activation,
@@ -305,7 +329,7 @@ def alternating(
     order = default_order(obj, joint, shared) if order is None else tuple(order)
     _check_order(obj, order)
     if not closed:
-        return AlternatingEngine(obj, tuple(widths), sigma, order, init, start, loop=False)
+        return AlternatingEngine(obj, tuple(widths), sigma, order, init, start, False, precision)
     if loop is None:
         pde = any(term.is_pde for term in obj.terms)
         loop = obj.depth > (LAYERS_APART_PDE if pde else LAYERS_APART)

@@ -88,7 +88,13 @@ class Block(NamedTuple):
 
 
 def descend(block: Block, steps: int = 1) -> Window:
-    """The window after that many Gauss-Newton steps with a line search; the cost never rises."""
+    """The window after Gauss-Newton steps with a line search; the cost never rises.
+
+    Parameters
+    ----------
+    block : what moves, and its cost.
+    steps : the number of steps.
+    """
 
     def move(_, x: Array) -> Array:
         before, pullback = jax.vjp(block.cost, x)
@@ -108,6 +114,8 @@ def line_search(
 
     Parameters
     ----------
+    cost : x → () or (n,).
+    x, step : the start, and the direction with the length of h = 1.
     before : the cost at x, () or, with a step length for every row of x, (n,).
     slope : its derivative along the step, of the same shape.
     """
@@ -139,7 +147,15 @@ def _loss_of_defects(obj: Objective, norms: Norms) -> Float[Array, ""]:
 
 
 def layer_block(obj: Objective, window: Window, l: int, name: str) -> Block:
-    """The block "W", "b" or "Wb" of layer l, as rows of [W b]ᵀ."""
+    """A block of the weights of layer l, as rows of [W b]ᵀ.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer.
+    name : "W", "b" or "Wb".
+    """
     layer = window.layer
     norms = window_norms(obj, window, l)
     entries = jnp.concatenate([layer.W.T, layer.b[None]])
@@ -186,7 +202,7 @@ def _curves(obj: Objective, window: Window, l: int) -> tuple[Curve | None, ...]:
 
 
 def update_layer(obj: Objective, window: Window, l: int, name: str) -> Window:
-    """One Gauss-Newton step for "W", "b" or "Wb" of layer l."""
+    """One Gauss-Newton step for "W", "b" or "Wb" of layer l; parameters: see `layer_block`."""
     return descend(layer_block(obj, window, l, name))
 
 
@@ -258,8 +274,16 @@ def _set(values: tuple, i: int, new) -> tuple:
 
 
 def jets_block(obj: Objective, window: Window, l: int, i: int, name: str) -> Block:
-    """The block "a", "d", "S" or "u" of the jets u_l of term i. Samples are independent of each
-    other: each has a matrix and a step length of its own.
+    """A block of the jets u_l of a term. Samples are independent of each other: each has a matrix
+    and a step length of its own.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer.
+    i : the number of the term, from 0.
+    name : "a" (values), "d" (tangents), "S" (second-order channels) or "u" (all).
     """
     term = obj.terms[i]
     pane = window.panes[i]
@@ -322,7 +346,7 @@ def jets_block(obj: Objective, window: Window, l: int, i: int, name: str) -> Blo
         J = jax.vmap(column)(eye)
         N = jnp.einsum("inr,jnr->nij", J, J) + ridge[:, None, None] * eye
         largest = jnp.max(jnp.einsum("nii->ni", N), axis=1)[:, None, None]
-        N += (8 * (x.shape[1] + 1) * lstsq.EPS * largest + lstsq.DIVISOR_FLOOR) * eye
+        N += (8 * (x.shape[1] + 1) * lstsq.EPS * largest + lstsq.MATRIX_FLOOR) * eye
         return 0.5 * cho_solve((jnp.linalg.cholesky(N), True), gradient[..., None])[..., 0]
 
     return Block(_take(pane.u, name), put, cost, curvature)
@@ -351,7 +375,15 @@ def _ridge(obj: Objective, window: Window, l: int, i: int, name: str) -> Float[A
 
 
 def update_jets(obj: Objective, window: Window, l: int, name: str) -> Window:
-    """A Gauss-Newton step for "a", "d" or "S" of all terms that have such entries."""
+    """A Gauss-Newton step for the jets u_l of all terms that have entries of that name.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer.
+    name : "a", "d" or "S", as in `jets_block`; "d" at the top layer is the whole jet.
+    """
     name = "u" if name == "d" and is_layer(l, obj.depth) else name
     for i, term in enumerate(obj.terms):
         if _take(window.panes[i].u, name).size:

@@ -43,20 +43,27 @@ from sapm.objective.penalty import (
 )
 
 # Step lengths of `update_a`: factors after a step that was taken or refused, and their range
-GROW = 1.5
-SHRINK = 0.5
-LONGEST = 4.0
-SHORTEST = 1e-6
+STEP_GROWTH = 1.5
+STEP_SHRINKAGE = 0.5
+LONGEST_STEP = 4.0
+SHORTEST_STEP = 1e-6
 
 
 # ---------------------------------------------------------------- W_l and b_l
 
 
 def rows(obj: Objective, window: Window, l, block: str) -> lstsq.Normal:
-    """The normal equations of W_l, b_l or both ("W", "b", "Wb"): sums over the window's samples.
+    """The normal equations of W_l, b_l or both: sums over the window's samples.
 
     A value defect of layer l has the weight κ_n β_l Ω²_{l,n}, a tangent defect κ_n α_l. At the top,
     PDE terms have no value defect.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer, which may be traced.
+    block : "W", "b" or "Wb".
     """
     weights = []
     for i, term in enumerate(obj.terms):
@@ -70,7 +77,18 @@ def rows(obj: Objective, window: Window, l, block: str) -> lstsq.Normal:
 def solve_W(
     obj: Objective, layer: Dense, norms: Norms, l, total: lstsq.Normal, joint: bool = False
 ) -> tuple[Dense, Norms]:
-    """W_l (with `joint`: W_l and b_l) that minimises what the rows add up to, plus λ_l ‖W_l‖²."""
+    """W_l (with `joint`: W_l and b_l) that minimises what the rows add up to, plus λ_l ‖W_l‖².
+
+    Parameters
+    ----------
+    obj : the objective.
+    layer, norms : the layer and the norms before.
+    l : the layer's number, which may be traced.
+    total : the normal equations of "W", with `joint` of "Wb".
+    joint : whether b_l is solved for, too.
+
+    Returns the new layer, and the norms with its ‖W_l‖².
+    """
     current = jnp.concatenate([layer.W.T, layer.b[None]]) if joint else layer.W.T
     ridge = jnp.where(jnp.arange(len(current)) < layer.W.shape[1], ridge_W(obj, norms, l), 0.0)
     new = current + lstsq.step(total, ridge, current)
@@ -89,7 +107,18 @@ def shift_b(total: lstsq.Normal) -> Float[Array, " out"]:
 def solve(
     obj: Objective, layer: Dense, norms: Norms, l, total: lstsq.Normal, joint: bool = False
 ) -> tuple[Dense, Norms]:
-    """W_l and then b_l (with `joint`: both together) from the normal equations of "Wb"."""
+    """W_l and then b_l (with `joint`: both together) from the normal equations of "Wb".
+
+    Parameters
+    ----------
+    obj : the objective.
+    layer, norms : the layer and the norms before.
+    l : the layer's number, which may be traced.
+    total : the normal equations of "Wb".
+    joint : whether W_l and b_l are solved for together.
+
+    Returns the new layer, and the norms with its ‖W_l‖².
+    """
     if joint:
         return solve_W(obj, layer, norms, l, total, joint=True)
     m = layer.W.shape[1]
@@ -99,7 +128,14 @@ def solve(
 
 
 def update_W(obj: Objective, window: Window, l) -> Window:
-    """W_l minimises Σ_n κ_n (β_l Ω²_{l,n} ‖W z + b - a‖² + α_l Σ_i ‖W z_i - d_i‖²) + λ_l ‖W‖²."""
+    """W_l minimises Σ_n κ_n (β_l Ω²_{l,n} ‖W z + b - a‖² + α_l Σ_i ‖W z_i - d_i‖²) + λ_l ‖W‖².
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer, which may be traced.
+    """
     total = rows(obj, window, l, "W")
     return with_layer(obj, window, l, *solve_W(obj, window.layer, window.norms, l, total))
 
@@ -107,6 +143,12 @@ def update_W(obj: Objective, window: Window, l) -> Window:
 def update_b(obj: Objective, window: Window, l) -> Window:
     """b_l minimises Σ_n κ_n β_l Ω²_{l,n} ‖W z + b - a‖²: it is lowered by the weighted mean of the
     defects.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer, which may be traced.
     """
     shift = shift_b(rows(obj, window, l, "b"))
 
@@ -121,6 +163,13 @@ def update_b(obj: Objective, window: Window, l) -> Window:
 def update_Wb(obj: Objective, window: Window, l, joint: bool = True) -> Window:
     """W_l and b_l together minimise what `update_W` states. Without `joint`: `update_W` and then
     `update_b`, from the sums of one pass over the samples.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer, which may be traced.
+    joint : whether W_l and b_l are solved for together.
     """
     total = rows(obj, window, l, "Wb")
     solved = solve(obj, window.layer, window.norms, l, total, joint)
@@ -146,6 +195,12 @@ def update_d(obj: Objective, window: Window, l) -> Window:
         α_{l+1} ‖W_{l+1}(σ'∘d) - d_{l+1}‖² + (ω_l/ω_{l+1}) α_l ‖D - d‖² + ξ ‖d‖²,
 
     where D = W_l z_{l-1} is what layer l gives. At the top: |c·d - y|² + α_L ‖D - d‖².
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer, which may be traced.
     """
     n = window.norms
     outs = list(n.out)
@@ -193,8 +248,7 @@ def _weights_a(obj: Objective, window: Window, i: int, l) -> tuple[Array, Array,
 
 
 def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:
-    """One gradient step for a_l, each sample with a step length of its own. `shared`: one length
-    for all samples of a term.
+    """One gradient step for a_l, each sample with a step length of its own.
 
     Sample by sample the loss is, divided by κ_n ω_{l+1},
 
@@ -205,6 +259,13 @@ def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:
     times longer (at most 4), otherwise half as long (at least 1e-6): a backtracking line search
     spread over the sweeps. φ is a function of one sample, so a length for each of them needs no sum
     over samples; measured, fewer runs collapse than with a shared length.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l < L.
+    l : the layer, which may be traced.
+    shared : whether all samples of a term have one step length.
     """
     sigma = window.sigma
     above = window.above
@@ -252,8 +313,8 @@ def update_a(obj: Objective, window: Window, l, shared: bool = False) -> Window:
             return jax.tree.map(of_leaf, new, old)
 
         value = pick(new_value, u.value)
-        longer = jnp.minimum(pane.length * GROW, LONGEST)
-        shorter = jnp.maximum(pane.length * SHRINK, SHORTEST)
+        longer = jnp.minimum(pane.length * STEP_GROWTH, LONGEST_STEP)
+        shorter = jnp.maximum(pane.length * STEP_SHRINKAGE, SHORTEST_STEP)
         on_cpu = jax.default_backend() == "cpu"
         return replace(
             pane,

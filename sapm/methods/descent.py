@@ -25,6 +25,8 @@ from sapm.objective.penalty import (
 )
 from sapm.scopes import float64
 
+ADAM_RATE = 1e-3  # of the first step
+RATE_HALVING_STEPS = 1e4
 LBFGS_MEMORY = 20  # pairs (step, change of the gradient) that the Hessian is estimated from
 
 
@@ -48,10 +50,12 @@ class DescentEngine(OnePhase):
 
     Parameters
     ----------
+    objective : the terms and the model.
+    widths, sigma : the layer widths m_0 … m_L and the activation.
     name : the optimiser. "gd": p = -η ∇f. "adam": Adam with the rate η. "lbfgs": L-BFGS with a line
         search, which has no rate.
     rate, halving : η = rate · 2^(-k/halving) in step k.
-    weights, start : how weights and auxiliary variables are drawn.
+    initialiser, start : how weights and auxiliary variables are drawn.
     """
 
     objective: Objective
@@ -60,8 +64,8 @@ class DescentEngine(OnePhase):
     name: str = eqx.field(static=True)
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
-    weights: str = eqx.field(static=True, default="paper")
-    start: str = eqx.field(static=True, default="uniform")
+    initialiser: str = eqx.field(static=True)
+    start: str = eqx.field(static=True)
 
     def _rate_at(self, count: ArrayLike) -> Array:
         """The rate of step `count`. Unlike optax's own schedules it takes traced numbers, so that
@@ -83,12 +87,15 @@ class DescentEngine(OnePhase):
     def init(self, key) -> DescentState:
         k_weights, k_start = jax.random.split(key)
         constants = self.objective.constants
-        network = initialise(k_weights, self.widths, self.sigma, self.weights, constants)
+        network = initialise(k_weights, self.widths, self.sigma, self.initialiser, constants)
         return self._state_at(k_start, network, self.start)
 
     def begin(self, network: Network) -> DescentState:
         """The state at a given network, with auxiliary variables (if any) of its forward pass."""
-        return self._state_at(jax.random.key(0), network, "forward")
+        state = self._state_at(jax.random.key(0), network, "forward")
+        if not network.dense:
+            jax.eval_shape(self._loss, state.variables)  # refuses layers that the loss cannot treat
+        return state
 
     def _state_at(self, key, network: Network, start: str) -> DescentState:
         variables: Network | Point = network
@@ -97,6 +104,7 @@ class DescentEngine(OnePhase):
         return DescentState(variables, self._optimiser().init(variables))  # type: ignore[arg-type]
 
     def step(self, state: DescentState) -> DescentState:
+        """The state after one step of the optimiser on all variables."""
         optimiser = self._optimiser()
         variables = state.variables
         if self.name == "lbfgs":  # its line search has computed both already
@@ -128,16 +136,20 @@ def descent(
     widths: Sequence[int],
     sigma: str | Activation,
     name: str = "adam",
-    rate: float = 1e-3,
-    halving: float = 1e4,
+    rate: float = ADAM_RATE,
+    halving: float = RATE_HALVING_STEPS,
     init: str = "paper",
     start: str = "uniform",
 ) -> DescentEngine:
     """The engine of descent on the loss of an objective.
 
-    - `name`: "gd" (the paper's baseline for LS), "adam" or "lbfgs".
-    - `rate`, `halving`: the rate of the first step, and the number of steps in which it halves.
-    - other parameters: see `Method.engine`.
+    Parameters
+    ----------
+    obj : the objective.
+    widths, sigma : the layer widths m_0 … m_L and the activation.
+    name : "gd" (the paper's baseline for LS), "adam" or "lbfgs".
+    rate, halving : the rate of the first step, and the number of steps in which it halves.
+    init, start : the initialiser of the weights, and that of the auxiliary variables.
     """
     check_widths(obj, widths)
     rates = jnp.asarray(float(rate)), jnp.asarray(float(halving))

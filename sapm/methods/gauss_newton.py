@@ -24,9 +24,10 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float, Int
 
 from sapm.methods.linearise import (
-    DIVISOR_FLOOR,
+    SCALAR_FLOOR,
     Jacobian,
     LinearisedTerm,
+    Products,
     Residual,
     Rows,
     carried,
@@ -36,6 +37,7 @@ from sapm.methods.linearise import (
     jacobian,
     linearise,
     normal,
+    products,
     root_weight,
     rows_of,
     squares,
@@ -45,7 +47,7 @@ from sapm.methods.linearise import (
     unroot,
 )
 from sapm.numerics.activations import Activation, activation
-from sapm.numerics.network import Network, Stack, initialise
+from sapm.numerics.network import Network, Stack, initialise, require_dense
 from sapm.objective.penalty import (
     Objective,
     Point,
@@ -61,7 +63,7 @@ ALGEBRA = ("primal", "dual", "dense", "free")
 # An entry that is not in the cache takes as long as this many operations. Measured on two cores:
 # 5 to 10 ns for an entry, 46 operations of a matrix product in a ns.
 CACHE_MISS_OPERATIONS = 200
-CACHE_BYTES = 8e6
+GRAM_CACHE_BYTES = 8e6
 # Without a matrix ("free") if that of one seed is larger.
 MATRIX_BYTES = 4e9
 # Conjugate gradients end at this relative residual, or after this many iterations.
@@ -73,7 +75,7 @@ DAMPING_DECREASE = 30.0
 DAMPING_INCREASE = 3.0
 TRIALS_PER_STEP = 4
 START_DAMPING = 1e-2
-START_DAMPING_RELU = 100.0
+START_DAMPING_NOT_SMOOTH = 100.0
 # Training has converged if |gradient| |weights| / loss is at most FLAT_GRADIENT, or if
 # FAILED_STEPS in a row do not lower the loss with a damping of at least STRONG_DAMPING times the
 # trace of the matrix.
@@ -95,8 +97,8 @@ class GNState(eqx.Module):
     gradient : the norm of the gradient.
     failed : steps in a row that did not lower the loss in spite of strong damping.
     flat : |gradient| |weights| / loss.
-    undone : whether the lifted phase was undone.
-    first : the network at the start, if the lifted phase can be undone.
+    lifted_undone : whether the lifted phase was undone.
+    stack_at_start : the layers at the start, if the lifted phase can be undone.
     """
 
     count: Int[Array, ""]
@@ -107,8 +109,8 @@ class GNState(eqx.Module):
     gradient: Float[Array, ""]
     failed: Float[Array, ""]
     flat: Float[Array, ""]
-    undone: Bool[Array, ""]
-    first: Stack | None
+    lifted_undone: Bool[Array, ""]
+    stack_at_start: Stack | None
 
 
 class Linearised(eqx.Module):
@@ -127,7 +129,7 @@ class Linearised(eqx.Module):
     aux: tuple[Stack, ...]
     lifting: Array
     parts: tuple[LinearisedTerm, ...]
-    rows: Rows | Jacobian
+    rows: Rows | Jacobian | Products
     rho: Residual
     matrix: Float[Array, "a a"]
 
@@ -146,7 +148,7 @@ class GaussNewtonEngine(eqx.Module):
     lifted : the number of steps of the lifted phase.
     damping : ν at the start.
     widths, sigma : the layer widths m_0 … m_L and the activation.
-    weights, start : the initialiser of the weights, and that of the auxiliary variables.
+    initialiser, start : the initialiser of the weights, and that of the auxiliary variables.
     algebra : "primal", "dual", "dense" or "free": see `gauss_newton`.
     bend : whether to use geodesic acceleration.
     """
@@ -156,10 +158,10 @@ class GaussNewtonEngine(eqx.Module):
     damping: Float[Array, ""]
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
-    weights: str = eqx.field(static=True, default="he")
-    start: str = eqx.field(static=True, default="uniform")
-    algebra: str = eqx.field(static=True, default="dual")
-    bend: bool = eqx.field(static=True, default=True)
+    initialiser: str = eqx.field(static=True)
+    start: str = eqx.field(static=True)
+    algebra: str = eqx.field(static=True)
+    bend: bool = eqx.field(static=True)
     phases: ClassVar[tuple[str, ...]] = ("lifted", "plain", "plain, lifted undone")
 
     @property
@@ -172,7 +174,7 @@ class GaussNewtonEngine(eqx.Module):
     def diagnostics(self, state: GNState) -> dict[str, Array]:
         """The numbers of a state that are recorded."""
         phase = (
-            jnp.where(state.count <= self.lifted, 0.0, 1.0 + state.undone)
+            jnp.where(state.count <= self.lifted, 0.0, 1.0 + state.lifted_undone)
             if self.free
             else jnp.ones(())
         )
@@ -193,7 +195,7 @@ class GaussNewtonEngine(eqx.Module):
         """The state of a random network."""
         k_weights, k_start = jax.random.split(key)
         network = initialise(
-            k_weights, self.widths, self.sigma, self.weights, self.objective.constants
+            k_weights, self.widths, self.sigma, self.initialiser, self.objective.constants
         )
         return self._at(
             jnp.zeros((), jnp.int64), start_point(k_start, self.objective, network, self.start)
@@ -206,11 +208,19 @@ class GaussNewtonEngine(eqx.Module):
 
     def begin(self, network: Network) -> GNState:
         """The state of a given network, after the lifted phase."""
+        if self.free:
+            require_dense(network, f"Gauss-Newton with model={self.objective.model!r}")
         return self._at(jnp.asarray(self.lifted, jnp.int64), self._forward(network))
 
     def renewed(self, state: GNState, damping: float | None = None) -> GNState:
-        """The same network, where the samples have changed, and the same damping unless there is
-        another; only without a lifted phase."""
+        """The state for changed samples: the same network and damping, with the loss at the new
+        samples. Only without a lifted phase.
+
+        Parameters
+        ----------
+        state : the state before.
+        damping : another damping.
+        """
         new = replace(
             state, loss=self._loss(state.point, jnp.zeros((), bool)), failed=jnp.zeros(())
         )
@@ -244,15 +254,17 @@ class GaussNewtonEngine(eqx.Module):
         return jnp.where(lifting, penalty(self.objective, point), plain)
 
     def linearise(self, point: Point, lifting) -> Linearised:
-        """Linearise at a point; outside the lifted phase, at the forward pass of its network."""
+        """Linearise at a point; outside the lifted phase, at the forward pass of its network.
+
+        Parameters
+        ----------
+        point : the network, with auxiliary variables if there is a lifted phase.
+        lifting : whether this is the lifted phase; it may be traced.
+        """
         obj = self.objective
         if not point.network.dense:
-            if self.free:
-                raise ValueError(
-                    "steps on a penalty loss: got layers that are not dense, expected a network of "
-                    "dense layers; use model='ls'."
-                )
-            rows, rho = jacobian(obj.terms, point.network)
+            make = products if self.algebra == "free" else jacobian
+            rows, rho = make(obj.terms, point.network)
             matrix = self._matrix(rows)
             return Linearised(point.network, (), jnp.asarray(lifting), (), rows, rho, matrix)
         on = jnp.where(lifting, 1.0, 0.0)
@@ -264,13 +276,21 @@ class GaussNewtonEngine(eqx.Module):
         matrix = self._matrix(rows)
         return Linearised(point.network, aux, jnp.asarray(lifting), parts, rows, rho, matrix)
 
-    def _matrix(self, rows: Rows | Jacobian) -> Array:
+    def _matrix(self, rows: Rows | Jacobian | Products) -> Array:
         """The matrix of the linear system of a step."""
-        products = {"primal": normal, "dual": gram, "dense": _dense_dual}
-        return products[self.algebra](rows) if self.algebra in products else jnp.zeros((0, 0))
+        makers = {"primal": normal, "dual": gram, "dense": _dense_dual}
+        if isinstance(rows, Products) or self.algebra not in makers:
+            return jnp.zeros((0, 0))
+        return makers[self.algebra](rows)
 
     def solver(self, at: Linearised, nu) -> Callable[[Residual], Stack]:
-        """The map from ρ to the minimiser δθ of |ρ + J̃ δθ|² + (ν + l2) |δθ|²."""
+        """The map from ρ to the minimiser δθ of |ρ + J̃ δθ|² + (ν + l2) |δθ|².
+
+        Parameters
+        ----------
+        at : the linearised network, for J̃.
+        nu : the damping ν.
+        """
         shift = nu if self.objective.l2 is None else nu + self.objective.l2
         if self.algebra == "free":
             return self._by_products(at, shift)
@@ -330,6 +350,11 @@ class GaussNewtonEngine(eqx.Module):
     def moved(self, at: Linearised, change: Stack) -> Point:
         """The point after a change of the weights, with the auxiliary variables that minimise the
         linearised loss.
+
+        Parameters
+        ----------
+        at : the linearised network.
+        change : δθ, a stack of layers.
         """
         network = at.network
         left = jax.tree.map(jnp.add, at.rho, times(at.rows, change))
@@ -339,7 +364,7 @@ class GaussNewtonEngine(eqx.Module):
         for term, part, u, s in zip(self.objective.terms, at.parts, at.aux, left, strict=True):
             scale = root_weight(term)
             s = jnp.where(
-                scale > 0, s.reshape(-1, len(term.y)) / jnp.maximum(scale, DIVISOR_FLOOR), 0.0
+                scale > 0, s.reshape(-1, len(term.y)) / jnp.maximum(scale, SCALAR_FLOOR), 0.0
             )
             jets.append(
                 jax.tree.map(
@@ -403,7 +428,7 @@ class GaussNewtonEngine(eqx.Module):
                 jnp.where(value < loss, nu, nu * DAMPING_INCREASE),
                 point,
                 value,
-                (loss - value) / jnp.maximum(predicted, DIVISOR_FLOOR),
+                (loss - value) / jnp.maximum(predicted, SCALAR_FLOOR),
             )
 
         here = Point(at.network, at.aux if self.free else ())
@@ -433,7 +458,7 @@ class GaussNewtonEngine(eqx.Module):
         trace = squares(at.rows).total(lambda layer: sum(map(jnp.sum, jax.tree.leaves(layer))))
         strong = tried >= STRONG_DAMPING * trace
         failed = jnp.where(leaving, 0.0, state.failed) + strong
-        flat = gradient * jnp.sqrt(square(at.network.stack)) / jnp.maximum(loss, DIVISOR_FLOOR)
+        flat = gradient * jnp.sqrt(square(at.network.stack)) / jnp.maximum(loss, SCALAR_FLOOR)
         return replace(
             state,
             count=state.count + 1,
@@ -453,11 +478,13 @@ class GaussNewtonEngine(eqx.Module):
         if not self.free:
             return state
         network = state.point.network
-        first = replace(network, stack=state.first)
+        first = replace(network, stack=state.stack_at_start)
         undo = leaving & ~(true_loss(self.objective, network) <= true_loss(self.objective, first))
-        stack = jax.tree.map(lambda a, b: jnp.where(undo, a, b), state.first, network.stack)
+        stack = jax.tree.map(
+            lambda a, b: jnp.where(undo, a, b), state.stack_at_start, network.stack
+        )
         point = Point(replace(network, stack=stack), state.point.aux)
-        return replace(state, point=point, undone=state.undone | undo)
+        return replace(state, point=point, lifted_undone=state.lifted_undone | undo)
 
     def _valued(self, at: Linearised, change: Stack) -> tuple[Point, Array]:
         point = self.moved(at, change)
@@ -491,7 +518,13 @@ def _dense_dual(rows: Rows | Jacobian) -> Float[Array, "r r"]:
 
 
 def matrix_bytes(rows: int, weights: int) -> dict[str, int]:
-    """The bytes of the matrices of a step of one seed, by algebra."""
+    """The bytes of the matrices of a step of one seed, by algebra.
+
+    Parameters
+    ----------
+    rows : samples times outputs.
+    weights : the number of weights.
+    """
     dual = 8 * rows * rows
     return {
         "primal": 8 * weights * weights,
@@ -533,7 +566,7 @@ def flops(rows: int, tangents: int, widths: Sequence[int]) -> dict[str, float]:
 
 def start_damping(sigma: Activation) -> float:
     """The default of the damping at the start."""
-    return START_DAMPING_RELU if sigma.name == "relu" else START_DAMPING
+    return START_DAMPING if sigma.smooth else START_DAMPING_NOT_SMOOTH
 
 
 def choose_algebra(rows: int, tangents: int, widths: Sequence[int]) -> str:
@@ -546,14 +579,14 @@ def choose_algebra(rows: int, tangents: int, widths: Sequence[int]) -> str:
     sizes = matrix_bytes(rows, count_weights(widths))
     sizes["dual"] += 2 * 8 * tangents * tangents  # its factors, before the channels are summed
     entries = rows * rows + tangents * rows + tangents * tangents
-    if 8 * (rows + tangents) ** 2 > CACHE_BYTES:
+    if 8 * (rows + tangents) ** 2 > GRAM_CACHE_BYTES:
         counts["dual"] += CACHE_MISS_OPERATIONS * entries * (len(widths) - 1)
     fit = [name for name in counts if sizes[name] <= MATRIX_BYTES]
     return min(fit, key=lambda name: counts[name]) if fit else "free"
 
 
 @float64
-def gauss_newton(
+def gauss_newton(  # noqa: PLR0913
     obj: Objective,
     widths: Sequence[int],
     sigma: str | Activation,
@@ -577,15 +610,15 @@ def gauss_newton(
         from J̃ J̃ᵀ, rows × rows, without and with J̃. "free": by conjugate gradients without a
         matrix. Default: `choose_algebra`.
     init, start : the initialiser of the weights, and that of the auxiliary variables.
-    bend : whether to use geodesic acceleration. It has no effect for relu, which has no second
-        derivative, or for losses other than squares.
+    bend : whether to use geodesic acceleration. It has no effect if σ' is not continuous, or for
+        losses other than squares.
     """
     sigma = activation(sigma)
     check_widths(obj, widths)
     tangents = sum(len(term.y) * term.channels for term in obj.terms)
     algebra = algebra or choose_algebra(sum(term.y.size for term in obj.terms), tangents, widths)
     steps = 0 if obj.model == "ls" else (2**62 if lifted is None else lifted)
-    bend = bend and sigma.name != "relu" and all(term.squared for term in obj.terms)
+    bend = bend and sigma.smooth and all(term.squared for term in obj.terms)
     damping = start_damping(sigma) if damping is None else damping
     return GaussNewtonEngine(
         obj,

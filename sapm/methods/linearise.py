@@ -17,9 +17,9 @@ J̃ᵀ v are computed from these factors, mostly without J̃ itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 import equinox as eqx
 import jax
@@ -42,7 +42,7 @@ from sapm.objective.penalty import (
 from sapm.objective.penalty import gains as layer_gains
 from sapm.objective.terms import Term
 
-DIVISOR_FLOOR = 1e-300  # replaces 0 in a divisor
+SCALAR_FLOOR = 1e-300  # replaces a weight, a loss or a decrease of 0 in a divisor
 
 
 class Row(eqx.Module):
@@ -79,7 +79,14 @@ Residual = tuple[Float[Array, " r"], ...]
 
 
 def pull(sigma: Activation, u: Jet, gz: Jet) -> Jet:
-    """Gradients with respect to u from those with respect to lift(u), gz (outputs, n, …)."""
+    """Gradients with respect to u from those with respect to lift(u).
+
+    Parameters
+    ----------
+    sigma : the activation.
+    u : the jet before the activation.
+    gz : the gradients with respect to lift(u), with the outputs on the first axis.
+    """
     back = jax.vjp(lambda jet: lift(sigma, jet), u)[1]
     return jax.vmap(lambda g: back(g)[0])(gz)
 
@@ -90,9 +97,14 @@ def through(layer: Dense, g: Jet) -> Jet:
 
 
 def gains(network: Network, u: Stack, top: Jet) -> Stack:
-    """G_l = ∂output/∂u_l for l = 1..L, with the layers linearised at u.
+    """G_l = ∂output/∂u_l for l = 1..L, with the layers linearised at u. They are jets with the
+    outputs on the first axis.
 
-    `top` is G_L. All are jets with the outputs on the first axis.
+    Parameters
+    ----------
+    network : the layers.
+    u : the jets u_1 … u_L at which they are linearised.
+    top : G_L.
     """
     sigma = network.sigma
 
@@ -106,7 +118,14 @@ def gains(network: Network, u: Stack, top: Jet) -> Stack:
 
 
 def inputs(network: Network, x: Jet, u: Stack) -> Stack:
-    """z_{l-1} for l = 1..L: the input jet x for l = 1, then lift(u_{l-1})."""
+    """z_{l-1} for l = 1..L: the input jet x for l = 1, then lift(u_{l-1}).
+
+    Parameters
+    ----------
+    network : for its activation.
+    x : the input jet.
+    u : the jets u_1 … u_L.
+    """
     return u.below().map(lambda jet: lift(network.sigma, jet)).append(None).shift(x)
 
 
@@ -131,9 +150,15 @@ class LinearisedTerm(eqx.Module):
 
 
 def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> LinearisedTerm:
-    """Term i linearised at the auxiliary variables u.
+    """A term linearised at auxiliary variables.
 
-    `lifted` is 1 if these are free and 0 if they follow the weights (1/w = 0).
+    Parameters
+    ----------
+    obj : the objective.
+    i : the number of the term, from 0.
+    network : the layers.
+    u : the auxiliary variables, the jets u_1 … u_L.
+    lifted : 1 if these are free, and 0 if they follow the weights (1/w = 0).
     """
     term = obj.terms[i]
     depth = obj.depth
@@ -157,8 +182,8 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
     w = omega(obj, layer_gains(obj, network))
     value, tangent = defect_weights(obj, i, w, *squared_norms(term, network, u))
     free = (jnp.arange(depth) < depth - 1) | term.uses_value
-    value = jnp.where(free[:, None], 1 / jnp.maximum(value, DIVISOR_FLOOR), 0.0)
-    tangent = 1 / jnp.maximum(tangent, DIVISOR_FLOOR) * (1.0 if term.is_pde else 0.0)
+    value = jnp.where(free[:, None], 1 / jnp.maximum(value, SCALAR_FLOOR), 0.0)
+    tangent = 1 / jnp.maximum(tangent, SCALAR_FLOOR) * (1.0 if term.is_pde else 0.0)
     inverse = Stack.of(
         [(lifted * value[l], lifted * tangent[l]) for l in range(depth)], network.stack.run
     )
@@ -178,7 +203,14 @@ def linearise(obj: Objective, i: int, network: Network, u: Stack, lifted) -> Lin
 def unroot(
     root: Float[Array, "n o o"], x: Float[Array, "o n ..."], transpose: bool = False
 ) -> Array:
-    """root^{-1} x, or root^{-T} x, along the axis of outputs."""
+    """root^{-1} x, or root^{-T} x, along the axis of outputs.
+
+    Parameters
+    ----------
+    root : (n, o, o), lower triangular matrices.
+    x : (o, n, …).
+    transpose : whether the matrices are transposed.
+    """
     if root.shape[-1] == 1:
         return x / root[:, 0, 0].reshape(1, -1, *(1,) * (x.ndim - 2))
     flat = jnp.moveaxis(x, 0, 1).reshape(x.shape[1], x.shape[0], -1)
@@ -189,7 +221,14 @@ def unroot(
 def rows_of(
     terms: Sequence[Term], parts: Sequence[LinearisedTerm], constants: int = 0
 ) -> tuple[Rows, Residual]:
-    """The factors of J̃, and ρ̃, from the linearised terms."""
+    """The factors of J̃, and ρ̃, from the linearised terms.
+
+    Parameters
+    ----------
+    terms : the terms of the objective.
+    parts : the same terms, linearised.
+    constants : the number of outputs that do not depend on the input.
+    """
 
     def flat(a):
         return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
@@ -235,30 +274,111 @@ def jacobian(terms: Sequence[Term], network: Network) -> tuple[Jacobian, Residua
     """The Jacobian of the weighted residuals, by automatic differentiation, and the residuals.
 
     The auxiliary variables are those of the forward pass.
+
+    Parameters
+    ----------
+    terms : the terms of the objective.
+    network : of layers of any kind.
     """
 
-    def of_term(term: Term) -> tuple[Array, Array]:
-        n, o = term.y.shape
-        residual, back = term.linearise(network(term.x))
-        top = jax.vmap(lambda e: back(jnp.broadcast_to(e, (n, o))))(jnp.eye(o))
-
-        def of_sample(x: Jet, g: Jet) -> Array:
-            def output(stack: Stack) -> Jet:
-                jet = replace(network, stack=stack)(jax.tree.map(lambda a: a[None], x))
-                return jax.tree.map(lambda a: a[0], jet)
-
-            back = jax.vjp(output, network.stack)[1]
-            return jax.vmap(lambda row: flatten(back(row)[0]))(g)
-
-        rows = jax.vmap(of_sample, in_axes=(0, 1), out_axes=1)(term.x, top)
+    rho = []
+    parts = []
+    for term in terms:
+        residual, top = _top(term, network)
+        rows = jax.vmap(partial(_rows_of_sample, network), (0, 1), 1)(term.x, top)
         weight = root_weight(term)
-        J = (rows * weight[:, None]).reshape(o * n, -1)
-        return J, (residual * weight[:, None]).T.reshape(-1)
-
-    parts = [of_term(term) for term in terms]
-    rho = tuple(residual for _, residual in parts)
+        parts.append((rows * weight[:, None]).reshape(term.y.size, -1))
+        rho.append((residual * weight[:, None]).T.reshape(-1))
     ends = tuple(itertools.accumulate(map(len, rho)))
-    return Jacobian(jnp.concatenate([J for J, _ in parts]), network.stack, ends[:-1]), rho
+    return Jacobian(jnp.concatenate(parts), network.stack, ends[:-1]), tuple(rho)
+
+
+def _top(term: Term, network: Network) -> tuple[Float[Array, "n o"], Jet]:
+    """The residuals of a term, and their gradients with respect to the output jet, with the
+    residuals of a sample on the first axis.
+    """
+    n, o = term.y.shape
+    residual, back = term.linearise(network(term.x))
+    return residual, jax.vmap(lambda e: back(jnp.broadcast_to(e, (n, o))))(jnp.eye(o))
+
+
+def _rows_of_sample(network: Network, x: Jet, g: Jet) -> Float[Array, "o p"]:
+    """The gradients of the residuals of one sample with respect to the weights.
+
+    x : the input jet, without an axis of samples.
+    g : the gradients with respect to the output jet, (o, …).
+    """
+
+    def output(stack: Stack) -> Jet:
+        jet = replace(network, stack=stack)(jax.tree.map(lambda a: a[None], x))
+        return jax.tree.map(lambda a: a[0], jet)
+
+    back = jax.vjp(output, network.stack)[1]
+    return jax.vmap(lambda row: flatten(back(row)[0]))(g)
+
+
+class Products(eqx.Module):
+    """J without its matrix, for networks with layers that are not dense: products with it are
+    computed by automatic differentiation.
+
+    Parameters
+    ----------
+    terms, network : the terms of the objective, and the network at which they are linearised.
+    diagonal : of Jᵀ J, as a stack of layers.
+    """
+
+    terms: tuple[Term, ...]
+    network: Network
+    diagonal: Stack
+
+    def _output(self, term: Term) -> Callable[[Stack], Jet]:
+        return lambda stack: replace(self.network, stack=stack)(term.x)
+
+    def times(self, change: Stack) -> Residual:
+        """J δθ."""
+
+        def of_term(term: Term) -> Array:
+            output, moved = jax.jvp(self._output(term), (self.network.stack,), (change,))
+            residual, back = term.linearise(output)
+            (change_of_residual,) = jax.linear_transpose(back, residual)(moved)
+            return (change_of_residual * root_weight(term)[:, None]).T.reshape(-1)
+
+        return tuple(of_term(term) for term in self.terms)
+
+    def transposed(self, v: Residual) -> Stack:
+        """Jᵀ v."""
+
+        def of_term(term: Term, v: Array) -> Stack:
+            output, pullback = jax.vjp(self._output(term), self.network.stack)
+            back = term.linearise(output)[1]
+            return pullback(back(v.reshape(-1, len(term.y)).T * root_weight(term)[:, None]))[0]
+
+        return added([of_term(term, part) for term, part in zip(self.terms, v, strict=True)])
+
+
+def products(terms: Sequence[Term], network: Network) -> tuple[Products, Residual]:
+    """What `jacobian` gives, without the matrix. The diagonal of Jᵀ J is summed sample by sample.
+
+    Parameters
+    ----------
+    terms : the terms of the objective.
+    network : of layers of any kind.
+    """
+    rho = []
+    diagonal = jnp.zeros_like(flatten(network.stack))
+    for term in terms:
+        residual, top = _top(term, network)
+        weight = root_weight(term)
+
+        def add(total: Array, sample: tuple[Jet, Jet, Array]) -> tuple[Array, None]:
+            x, g, scale = sample
+            rows = scale * _rows_of_sample(network, x, g)
+            return total + jnp.sum(rows**2, axis=0), None
+
+        g = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), top)
+        diagonal = lax.scan(add, diagonal, (term.x, g, weight))[0]
+        rho.append((residual * weight[:, None]).T.reshape(-1))
+    return Products(tuple(terms), network, unflatten(diagonal, network.stack)), tuple(rho)
 
 
 # ---------------------------------------------------------------- products with J̃
@@ -312,8 +432,16 @@ def added(stacks: Sequence[Stack]) -> Stack:
     return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), stacks)
 
 
-def transposed(rows: Rows | Jacobian, v: Residual) -> Stack:
-    """J̃ᵀ v, as a stack of layers."""
+def transposed(rows: Rows | Jacobian | Products, v: Residual) -> Stack:
+    """J̃ᵀ v, as a stack of layers.
+
+    Parameters
+    ----------
+    rows : the factors of J̃, or J as a matrix or by products.
+    v : for each term (r,), a number for every row.
+    """
+    if isinstance(rows, Products):
+        return rows.transposed(v)
     if isinstance(rows, Jacobian):
         return unflatten(jnp.concatenate(v) @ rows.matrix, rows.like)
 
@@ -331,8 +459,16 @@ def transposed(rows: Rows | Jacobian, v: Residual) -> Stack:
     )
 
 
-def times(rows: Rows | Jacobian, change: Stack) -> Residual:
-    """J̃ δθ, for a stack of layers δθ."""
+def times(rows: Rows | Jacobian | Products, change: Stack) -> Residual:
+    """J̃ δθ, for each term (r,).
+
+    Parameters
+    ----------
+    rows : the factors of J̃, or J as a matrix or by products.
+    change : δθ, a stack of layers.
+    """
+    if isinstance(rows, Products):
+        return rows.times(change)
     if isinstance(rows, Jacobian):
         return tuple(jnp.split(rows.matrix @ flatten(change), rows.ends))
 
@@ -404,8 +540,10 @@ def normal(rows: Rows | Jacobian) -> Float[Array, "p p"]:
     return sum((one(stack) for stack in rows[1:]), one(rows[0]))
 
 
-def squares(rows: Rows | Jacobian) -> Stack:
+def squares(rows: Rows | Jacobian | Products) -> Stack:
     """The diagonal of J̃ᵀ J̃, as a stack of layers."""
+    if isinstance(rows, Products):
+        return rows.diagonal
     if isinstance(rows, Jacobian):
         return unflatten(jnp.sum(rows.matrix**2, axis=0), rows.like)
 
@@ -420,7 +558,13 @@ def squares(rows: Rows | Jacobian) -> Stack:
 
 
 def unflatten(flat: Float[Array, " p"], like: Stack) -> Stack:
-    """The inverse of `flatten`: the layers of `like` with these weights."""
+    """The inverse of `flatten`.
+
+    Parameters
+    ----------
+    flat : (p,), the weights.
+    like : layers of the same shapes.
+    """
     pieces = like.split(flat, lambda layer: layer.size)
     return like.zip(pieces).map(lambda pair: pair[0].with_flat(pair[1]))
 
@@ -435,7 +579,15 @@ def carried(
 
         δu_l = r_l + δW_l z_{l-1} + δb_l + W_l lift'(u_{l-1}) δu_{l-1} - e_l
 
-    with the remaining defects e_l = G_l s / w_l and s = `left`.
+    with the remaining defects e_l = G_l s / w_l.
+
+    Parameters
+    ----------
+    network : the layers.
+    part : the linearised term.
+    u : its auxiliary variables, the jets u_1 … u_L.
+    change : δW_l and δb_l.
+    left : s, the residual that remains at the minimum of the linearised loss, without the weights.
     """
     sigma = network.sigma
 

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from sapm.errors import (
-    LEARNING_RATE_NAMES,
     boolean,
     brief,
     by_name,
@@ -33,7 +32,7 @@ from sapm.errors import (
     positive,
 )
 from sapm.methods.alternating import PRECISIONS, alternating
-from sapm.methods.descent import descent
+from sapm.methods.descent import ADAM_RATE, RATE_HALVING_STEPS, descent
 from sapm.methods.engine import Engine, WithoutPhases
 from sapm.methods.gauss_newton import (
     ALGEBRA,
@@ -46,7 +45,7 @@ from sapm.methods.gauss_newton import (
 from sapm.methods.streamed import streamed
 from sapm.methods.then import ThenEngine
 from sapm.numerics.activations import Activation
-from sapm.numerics.network import Network, initialise
+from sapm.numerics.network import LOOKS_LINEAR, Network, initialise
 from sapm.objective.penalty import MODELS, Objective, mean_square
 
 
@@ -108,27 +107,53 @@ class Method(ABC):
         """
 
     def in_units(self, unit: float, sigma: Activation) -> Method:
-        """The method for an objective in the units of training. `unit`: the factor by which JᵀJ,
-        J the Jacobian of the residual, is larger there.
+        """The method for an objective in the units of training.
+
+        Parameters
+        ----------
+        unit : the factor by which JᵀJ, J the Jacobian of the residual, is larger there.
+        sigma : the activation.
         """
         return self
 
     def default_init(self, kind: str, sigma: Activation, widths: Sequence[int]) -> str:
-        """The initial weights that suit the method. `kind`: "pde" or "regression"."""
-        return "he" if sigma.name == "relu" else "xavier"
+        """The initial weights that suit the method.
+
+        Parameters
+        ----------
+        kind : "pde" or "regression".
+        sigma : the activation.
+        widths : (m_0, …, m_L), the units of every layer.
+        """
+        return "xavier" if sigma.smooth else "he"
 
     def default_start(self, kind: str) -> str:
         """The initial auxiliary variables: the paper's U(-1, 1), and for a PDE those of the forward
         pass, since sweeps on PDEs collapse from random ones.
+
+        Parameters
+        ----------
+        kind : "pde" or "regression".
         """
         return "forward" if kind == "pde" else "uniform"
 
     def default_iterations(self, kind: str, sigma: Activation) -> int:
-        """The number of iterations where none is asked for."""
+        """The number of iterations where none is asked for.
+
+        Parameters
+        ----------
+        kind : "pde" or "regression".
+        sigma : the activation.
+        """
         return 1000 if kind == "pde" else 2000
 
     def true_loss_from_start(self, model: str) -> bool:
-        """Whether the true loss is minimised from the first step on (no auxiliary variables)."""
+        """Whether the true loss is minimised from the first step on (no auxiliary variables).
+
+        Parameters
+        ----------
+        model : "ls", "pm" or "sapm".
+        """
         return model == "ls"
 
     @property
@@ -139,25 +164,34 @@ class Method(ABC):
 
 # ---------------------------------------------------------------- the methods of the library
 
+LEARNING_RATE_NAMES = ("lr", "learning_rate", "step_size", "eta")
+# hints for `by_name`
+NO_LEARNING_RATE: dict[str, str] = dict.fromkeys(
+    LEARNING_RATE_NAMES, " No learning rate has to be chosen."
+)
+HAS_LEARNING_RATE: dict[str, str] = dict.fromkeys(
+    LEARNING_RATE_NAMES, " Did you mean 'learning_rate'?"
+)
 GAUSS_NEWTON_STEPS = 100  # by default
-GAUSS_NEWTON_STEPS_RELU = 200
+GAUSS_NEWTON_STEPS_NOT_SMOOTH = 200  # with an activation whose derivative has jumps
 
 
-@by_name
+@by_name(hints=NO_LEARNING_RATE)
 @dataclass(frozen=True, kw_only=True)
 class GaussNewton(Method):
     """Gauss-Newton with damping on the true loss, or first on a penalty loss whose auxiliary
     variables are eliminated.
 
-    Parameters, beside those of `Method`
-    ------------------------------------
+    Parameters, in addition to those of `Method`
+    --------------------------------------------
     lifted : steps on the penalty loss, before those on the true loss; by default all of them for
         the models "pm" and "sapm". 0: the true loss from the start.
     damping : ν of the first step, for data of size 1.
     algebra : how a step is solved: "primal" (a matrix of weights × weights), "dual" or "dense"
         (samples × samples, without or with the Jacobian), "free" (conjugate gradients, without a
         matrix). By default the one with the fewest operations.
-    bend : whether a step follows the second derivative of the residual along it.
+    bend : whether a step follows the second derivative of the residual along it. It has no effect
+        if σ' is not continuous, or for losses other than squares.
     directional : whether a PDE term is differentiated along its own direction only, where it has
         one at every point.
     resample : draw points anew after so many steps, where the residual is large; 0: never.
@@ -200,15 +234,17 @@ class GaussNewton(Method):
         return replace(self, damping=(self.damping or start_damping(sigma)) * unit)
 
     def default_init(self, kind: str, sigma: Activation, widths: Sequence[int]) -> str:
-        if sigma.name == "relu":  # it passes half as many directions as units
-            return "looks-linear" if min(widths[1:-1]) >= 2 * widths[0] else "he"
-        return "orthogonal" if kind == "regression" else "he"
+        if sigma.smooth:
+            return "orthogonal" if kind == "regression" else "he"
+        # units in pairs (h, -h) pass half as many directions as units
+        paired = sigma.name in LOOKS_LINEAR and min(widths[1:-1]) >= 2 * widths[0]
+        return "looks-linear" if paired else "he"
 
     def default_start(self, kind: str) -> str:
         return "uniform"
 
     def default_iterations(self, kind: str, sigma: Activation) -> int:
-        return GAUSS_NEWTON_STEPS_RELU if sigma.name == "relu" else GAUSS_NEWTON_STEPS
+        return GAUSS_NEWTON_STEPS if sigma.smooth else GAUSS_NEWTON_STEPS_NOT_SMOOTH
 
     def true_loss_from_start(self, model: str) -> bool:
         return model == "ls" or self.lifted == 0
@@ -230,13 +266,13 @@ def _order(name: str, value: Any) -> tuple[tuple[str, int], ...]:
     return tuple((block, int(layer)) for block, layer in value)
 
 
-@by_name
+@by_name(hints=NO_LEARNING_RATE)
 @dataclass(frozen=True, kw_only=True)
 class Alternating(Method):
     """The paper's sweeps: the blocks W_l, b_l and a_l are updated one after the other.
 
-    Parameters, beside those of `Method`
-    ------------------------------------
+    Parameters, in addition to those of `Method`
+    --------------------------------------------
     joint : solve for W_l and b_l together.
     shared : one step length for all samples of a_l.
     order : the blocks of a sweep, such as [("W", 3), ("b", 3), ("a", 2), …].
@@ -262,7 +298,7 @@ class Alternating(Method):
         super().__post_init__()
         if self.order is not None and (self.joint or self.shared):
             raise ValueError(
-                "order cannot be given beside joint or shared; name the blocks in order: 'Wb' is "
+                "order: got joint or shared as well, expected order alone; in order, 'Wb' is "
                 "joint, 'a-shared' is shared."
             )
         if self.precision == "mixed":
@@ -335,20 +371,20 @@ class _Descent(Method):
         return descent(objective, widths, sigma, self.name, rate, halving, init=init, start=start)
 
 
-@by_name
+@by_name(hints=HAS_LEARNING_RATE)
 @dataclass(frozen=True, kw_only=True)
 class GradientDescent(_Descent):
     """Plain gradient descent on the true loss, the paper's baseline.
 
-    Parameters, beside those of `Method`
-    ------------------------------------
+    Parameters, in addition to those of `Method`
+    --------------------------------------------
     learning_rate : the first one.
     halving : iterations in which it halves.
     """
 
     scale: bool = checked(boolean, False)
     learning_rate: float = checked(positive, 0.1)
-    halving: float = checked(positive, 1e4)
+    halving: float = checked(positive, RATE_HALVING_STEPS)
 
     name: ClassVar[str] = "gd"
     models: ClassVar[tuple[str, ...]] = ("ls",)
@@ -357,24 +393,24 @@ class GradientDescent(_Descent):
         return "paper"
 
 
-@by_name
+@by_name(hints=HAS_LEARNING_RATE)
 @dataclass(frozen=True, kw_only=True)
 class Adam(_Descent):
     """Adam on the network, and for "pm" and "sapm" on the auxiliary variables at once.
 
-    Parameters, beside those of `Method`
-    ------------------------------------
+    Parameters, in addition to those of `Method`
+    --------------------------------------------
     learning_rate : the first one.
     halving : iterations in which it halves.
     """
 
-    learning_rate: float = checked(positive, 1e-3)
-    halving: float = checked(positive, 1e4)
+    learning_rate: float = checked(positive, ADAM_RATE)
+    halving: float = checked(positive, RATE_HALVING_STEPS)
 
     name: ClassVar[str] = "adam"
 
 
-@by_name
+@by_name(hints=NO_LEARNING_RATE)
 @dataclass(frozen=True, kw_only=True)
 class LBFGS(_Descent):
     """L-BFGS with a line search, on the same variables as `Adam`."""
@@ -433,8 +469,13 @@ def stored_method(
 
 
 def check_same_method(given: Method, name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a method that is not the one of a file, which has this name and these options. An
-    option of `given` that is None fits any value of the file, since it stands for the default.
+    """Refuse a method that is not the one of a file. An option that is None fits any value of the
+    file, since it stands for the default.
+
+    Parameters
+    ----------
+    given : the method.
+    name, options : as they are in the file.
     """
     if given.name != name:
         raise ValueError(f"the method of the file is {name!r}, not {given.name!r}; give that one.")
@@ -475,11 +516,11 @@ class StoredEngine(WithoutPhases):
     objective: Objective
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
-    weights: str = eqx.field(static=True)
+    initialiser: str = eqx.field(static=True)
 
     def init(self, key) -> Network:
         constants = self.objective.constants
-        return initialise(key, self.widths, self.sigma, self.weights, constants)
+        return initialise(key, self.widths, self.sigma, self.initialiser, constants)
 
     def begin(self, network: Network) -> Network:
         return network
@@ -493,7 +534,13 @@ class StoredEngine(WithoutPhases):
 
 
 def check_pair(model: str, method: Method | type[Method]) -> None:
-    """Refuse a method that cannot minimise the loss of the model."""
+    """Refuse a method that cannot minimise the loss of a model.
+
+    Parameters
+    ----------
+    model : "ls", "pm" or "sapm".
+    method : the method, or its class.
+    """
     if model in method.models:
         return
     if method.name == "alternating":
@@ -539,7 +586,12 @@ class Choice(NamedTuple):
 
 
 def affordable(rows: int, tangents: int, widths: Sequence[int]) -> bool:
-    """Whether a Gauss-Newton step is short enough for "auto" to take it."""
+    """Whether a Gauss-Newton step is short enough for "auto" to take it.
+
+    Parameters
+    ----------
+    rows, tangents, widths : see `automatic`.
+    """
     on_cpu = jax.default_backend() == "cpu"
     limit = LARGEST_STEP_FLOPS_CPU if on_cpu else LARGEST_STEP_FLOPS_GPU
     return _step_flops(rows, tangents, widths) <= limit
@@ -550,7 +602,7 @@ def _step_flops(rows: int, tangents: int, widths: Sequence[int]) -> float:
     return flops(rows, tangents, widths).get(choose_algebra(rows, tangents, widths), float("inf"))
 
 
-def automatic(
+def automatic(  # noqa: PLR0913
     model: str,
     kind: str,
     sigma: Activation,
@@ -614,7 +666,7 @@ def _lifting_pays(
     return (
         model != "ls"
         and kind == "regression"
-        and sigma.name != "relu"
+        and sigma.smooth
         and len(widths) - 1 <= LIFTED_DEPTH
         and not from_network
     )

@@ -31,8 +31,8 @@ from sapm.methods.window import Pane, Window, prepare, put_row
 from sapm.numerics.activations import Activation
 from sapm.numerics.jets import Jet
 from sapm.numerics.layers import Dense
-from sapm.numerics.lstsq import SEEDS_AXIS, Normal
-from sapm.numerics.network import Network, Stack, initialise
+from sapm.numerics.lstsq import VMAP_SEEDS_AXIS, Normal
+from sapm.numerics.network import Network, Stack, initialise, require_dense
 from sapm.objective.operators import Value
 from sapm.objective.penalty import (
     Norms,
@@ -78,23 +78,25 @@ class StreamedEngine(WithoutPhases):
     Parameters
     ----------
     objective : its term has a few samples, in place of all.
-    joint : solve for W_l and b_l together.
-    weights, start : how weights and auxiliary variables are drawn.
+    widths, sigma : the layer widths m_0 … m_L and the activation.
+    joint : whether W_l and b_l are solved for together.
+    initialiser, start : how weights and auxiliary variables are drawn.
     """
 
     objective: Objective
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
-    joint: bool = eqx.field(static=True, default=False)
-    weights: str = eqx.field(static=True, default="paper")
-    start: str = eqx.field(static=True, default="uniform")
+    joint: bool = eqx.field(static=True)
+    initialiser: str = eqx.field(static=True)
+    start: str = eqx.field(static=True)
 
     def init(self, key) -> Swept:
         k_weights, _ = jax.random.split(key)
-        return self.begin(initialise(k_weights, self.widths, self.sigma, self.weights))
+        return self.begin(initialise(k_weights, self.widths, self.sigma, self.initialiser))
 
     def begin(self, network: Network) -> Swept:
         """The state at a given network before auxiliary variables are drawn. Its losses are NaN."""
+        require_dense(network, "sweeps")
         network = network.unstacked()
         L = self.objective.depth
         zeros = jnp.zeros(L)
@@ -124,7 +126,12 @@ def streamed(
     init: str = "paper",
     start: str = "uniform",
 ) -> StreamedEngine:
-    """The engine of sweeps in passes over chunks; parameters as those of `alternating`."""
+    """The engine of sweeps in passes over chunks.
+
+    Parameters
+    ----------
+    obj, widths, sigma, joint, init, start : see `alternating`.
+    """
     check_widths(obj, widths)
     return StreamedEngine(obj, tuple(widths), sigma, joint, init, start)
 
@@ -156,15 +163,15 @@ def _minus(jet: Jet, value: Array) -> Jet:
     return Jet(jet.value - value, jet.tangents)
 
 
-def _objective_of(method: StreamedEngine, x: Array, y: Array, weight: Array) -> Objective:
+def _objective_of(engine: StreamedEngine, x: Array, y: Array, weight: Array) -> Objective:
     """The objective of a chunk: inputs, targets, and the weight of every sample."""
     term = Term(_jet(x), y, Value(), weight)
-    return replace(method.objective, terms=(term,))
+    return replace(engine.objective, terms=(term,))
 
 
 @partial(jax.jit, static_argnames="first")
-def layer_chunk(
-    method: StreamedEngine,
+def layer_chunk(  # noqa: PLR0913
+    engine: StreamedEngine,
     layer: Dense,
     above: Dense,
     norms: Norms,
@@ -181,17 +188,20 @@ def layer_chunk(
 
     Parameters
     ----------
+    engine : the engine.
     layer, above, norms : layers l and l+1 and the norms, of all seeds.
+    l : the number of the layer.
     below : a_{l-1} (seeds, n, m); x (n, m) if this is the `first` layer.
     own, lengths : a_l (seeds, n, m) and its step lengths (seeds, n).
     goal : a_{l+1} (seeds, n, m), or y (n, m).
     weight : the weights of the samples (n,).
+    first : whether l = 1.
     """
-    sigma = method.sigma
+    sigma = engine.sigma
 
     def of_seed(layer, above, norms, below, own, length, goal):
         empty = jnp.zeros((len(own), 0))
-        obj = _objective_of(method, empty, empty, weight)
+        obj = _objective_of(engine, empty, empty, weight)
         z = _jet(below if first else sigma(below))
         lifted = sigma.pair(own)
         pane = Pane(
@@ -211,38 +221,55 @@ def layer_chunk(
         return pane.u.value, pane.length, Sums(rows, v, jnp.zeros(()))
 
     axes = (0, 0, 0, None if first else 0, 0, 0, None if goal.ndim == 2 else 0)
-    over_seeds = jax.vmap(of_seed, axes, axis_name=SEEDS_AXIS)
+    over_seeds = jax.vmap(of_seed, axes, axis_name=VMAP_SEEDS_AXIS)
     return over_seeds(layer, above, norms, below, own, lengths, goal)
 
 
 @jax.jit
 def closing_chunk(
-    method: StreamedEngine, network: Network, norms: Norms, x, y, weight, lowest, highest
+    engine: StreamedEngine, network: Network, norms: Norms, x, y, weight, lowest, highest
 ) -> Sums:
-    """A chunk in the pass of layer 0; `lowest` and `highest` are a_1 and a_{L-1} (seeds, n, m)."""
-    obj = _objective_of(method, x, y, weight)
-    L = method.objective.depth
+    """What a chunk of n samples adds to the sums in the pass of layer 0.
+
+    Parameters
+    ----------
+    engine : the engine.
+    network, norms : the network that the sweep has changed and its norms, of all seeds.
+    x, y, weight : (n, d), (n, outputs) and (n,), the samples and their weights.
+    lowest, highest : (seeds, n, m), a_1 and a_{L-1}.
+    """
+    obj = _objective_of(engine, x, y, weight)
+    L = engine.objective.depth
 
     def of_seed(network, norms, lowest, highest):
         layer = network.stack[L]
-        z = _jet(method.sigma(highest))
+        z = _jet(engine.sigma(highest))
         r = _minus(layer(z), y)
         pane = Pane(z=z, u=_jet(y), lifted=None, r=r, goal=None, upper=None, length=weight)
-        window = Window(layer, None, (pane,), norms, method.sigma)
+        window = Window(layer, None, (pane,), norms, engine.sigma)
         v, _ = sizes(obj.terms[0], _minus(network.stack[1](_jet(x)), lowest))
         return Sums(closed_forms.rows(obj, window, L, "Wb"), v, mean_square(network, obj.terms))
 
-    return jax.vmap(of_seed, axis_name=SEEDS_AXIS)(network, norms, lowest, highest)
+    return jax.vmap(of_seed, axis_name=VMAP_SEEDS_AXIS)(network, norms, lowest, highest)
 
 
 @jax.jit
-def draw_chunk(method: StreamedEngine, network: Network, keys, c, x, y, weight) -> list[Array]:
-    """a_1 … a_{L-1} of chunk c to start from, by the rule of the method and the seeds' keys."""
-    obj = _objective_of(method, x, y, weight)
+def draw_chunk(engine: StreamedEngine, network: Network, keys, c, x, y, weight) -> list[Array]:
+    """a_1 … a_{L-1} of a chunk to start from, by the rule of the engine.
+
+    Parameters
+    ----------
+    engine : the engine, for its `start`.
+    network : of all seeds.
+    keys : (seeds,), the random keys.
+    c : the number of the chunk.
+    x, y, weight : (n, d), (n, outputs) and (n,), the samples and their weights.
+    """
+    obj = _objective_of(engine, x, y, weight)
 
     def of_seed(network, key):
         _, k_start = jax.random.split(key)
-        point = start_point(jax.random.fold_in(k_start, c), obj, network, method.start)
+        point = start_point(jax.random.fold_in(k_start, c), obj, network, engine.start)
         return [u.value for u in point.aux[0].layers()[:-1]]
 
     return jax.vmap(of_seed)(network, keys)
@@ -250,10 +277,18 @@ def draw_chunk(method: StreamedEngine, network: Network, keys, c, x, y, weight) 
 
 @jax.jit
 def measure_chunk(
-    method: StreamedEngine, network: Network, values: list[Array], x, y, weight
+    engine: StreamedEngine, network: Network, values: list[Array], x, y, weight
 ) -> Float[Array, "seeds L"]:
-    """The squared defects of all layers, of a chunk with these a_1 … a_{L-1}."""
-    obj = _objective_of(method, x, y, weight)
+    """The squared defects of all layers, of one chunk.
+
+    Parameters
+    ----------
+    engine : the engine.
+    network : of all seeds.
+    values : a_1 … a_{L-1}, each (seeds, n, m).
+    x, y, weight : (n, d), (n, outputs) and (n,), the samples and their weights.
+    """
+    obj = _objective_of(engine, x, y, weight)
 
     def of_seed(network, values):
         top = Jet(jnp.zeros((len(x), 0)), jnp.zeros((len(x), 0, y.shape[1])))
@@ -273,29 +308,43 @@ def _with_defects(norms: Norms, l, v: Array) -> Norms:
 
 @jax.jit
 def solve_layer(
-    method: StreamedEngine, layer: Dense, norms: Norms, l, sums: Sums
+    engine: StreamedEngine, layer: Dense, norms: Norms, l, sums: Sums
 ) -> tuple[Dense, Norms]:
-    """After the pass of layer l > 0: W_l and b_l."""
+    """After the pass of layer l > 0: W_l and b_l, and the norms with their ‖W_l‖².
+
+    Parameters
+    ----------
+    engine : the engine.
+    layer, norms : layer l and the norms before, of all seeds.
+    l : the number of the layer.
+    sums : those of all chunks.
+    """
 
     def of_seed(layer, norms, sums):
         norms = _with_defects(norms, l + 1, sums.v)
-        return closed_forms.solve(method.objective, layer, norms, l, sums.rows, method.joint)
+        return closed_forms.solve(engine.objective, layer, norms, l, sums.rows, engine.joint)
 
-    return jax.vmap(of_seed, axis_name=SEEDS_AXIS)(layer, norms, sums)
+    return jax.vmap(of_seed, axis_name=VMAP_SEEDS_AXIS)(layer, norms, sums)
 
 
 @jax.jit
-def close_sweep(method: StreamedEngine, states: Swept, sums: Sums) -> Swept:
+def close_sweep(engine: StreamedEngine, states: Swept, sums: Sums) -> Swept:
     """After the pass of layer 0: the network of the sweep with its losses; W_L and b_L of the next
     one.
+
+    Parameters
+    ----------
+    engine : the engine.
+    states : of all seeds, before the sweep ends.
+    sums : those of all chunks.
     """
-    obj = method.objective
+    obj = engine.objective
     L = obj.depth
 
     def of_seed(state, sums):
         norms = _with_defects(state.norms, 1, sums.v)
         layer, after = closed_forms.solve(
-            obj, state.ahead.stack[L], norms, L, sums.rows, method.joint
+            obj, state.ahead.stack[L], norms, L, sums.rows, engine.joint
         )
         return replace(
             state,
@@ -307,4 +356,4 @@ def close_sweep(method: StreamedEngine, states: Swept, sums: Sums) -> Swept:
             due=jnp.full_like(state.due, L - 1),
         )
 
-    return jax.vmap(of_seed, axis_name=SEEDS_AXIS)(states, sums)
+    return jax.vmap(of_seed, axis_name=VMAP_SEEDS_AXIS)(states, sums)

@@ -79,6 +79,8 @@ class ThenEngine(OnePhase):
         return ThenState(count, first, self.second.begin(self.first.network(first)))
 
     def step(self, state: ThenState) -> ThenState:
+        """The state after one step of the engine whose turn it is."""
+
         def by_first() -> ThenState:
             return self._after_first(state.count + 1, self.first.step(state.first))
 

@@ -32,7 +32,6 @@ from sapm.objective.penalty import (
     norms,
     sizes,
     target,
-    weigh,
 )
 from sapm.objective.terms import Term
 
@@ -114,7 +113,13 @@ Update = Callable[[Objective, Window, Any], Window]
 
 
 def prepare(obj: Objective, point: Point) -> Work:
-    """The `Work` of a point, computed from scratch."""
+    """The `Work` of a point, computed from scratch.
+
+    Parameters
+    ----------
+    obj : the objective.
+    point : the network with the free jets.
+    """
     network = point.network
     parts = []
     for term, aux in zip(obj.terms, point.aux, strict=True):
@@ -132,8 +137,14 @@ def prepare(obj: Objective, point: Point) -> Work:
 
 
 def rounded(obj: Objective, work: Work, dtype) -> Work:
-    """The same with all that belongs to single samples in that precision. Weights, and sums over
+    """The same with all that belongs to single samples in another precision. Weights, and sums over
     samples, keep theirs.
+
+    Parameters
+    ----------
+    obj : the objective.
+    work : in float64.
+    dtype : the precision of what belongs to single samples.
     """
 
     def low(tree):
@@ -150,16 +161,18 @@ def point_of(work: Work) -> Point:
     return Point(work.network, tuple(Stack.of(part.aux.layers()[1:], run) for part in work.parts))
 
 
-def actual_loss(obj: Objective, work: Work) -> Float[Array, ""]:
-    """The penalty loss, from the norms."""
-    return weigh(obj, work.norms)
-
-
 # ---------------------------------------------------------------- windows
 
 
 def put_row(x: Array, l, row: Array) -> Array:
-    """x with its row of layer l replaced."""
+    """x with its row of layer l replaced.
+
+    Parameters
+    ----------
+    x : (L, …), a row for each layer.
+    l : the layer, from 1; it may be traced.
+    row : the new row.
+    """
     if x.ndim == 1:  # unlike an update in place, this becomes part of what is computed around it
         return jnp.where(jnp.arange(len(x)) == l - 1, row, x)
     return lax.dynamic_update_index_in_dim(x, row, l - 1, 0)
@@ -181,8 +194,12 @@ def _input_jet(sigma: Activation, term: Term, part: Part, l) -> Jet:
 
 
 def open_window(obj: Objective, work: Work, l) -> Window:
-    """The window of layer l: an integer, or traced inside the run of equal layers and below its
-    last.
+    """The window of layer l.
+
+    Parameters
+    ----------
+    obj, work : the objective, and the point with what belongs to it.
+    l : an integer, or traced inside the run of equal layers and below its last.
     """
     top = is_layer(l, obj.depth)
     sigma = work.network.sigma
@@ -208,7 +225,14 @@ def open_window(obj: Objective, work: Work, l) -> Window:
 
 
 def window_norms(obj: Objective, window: Window, l) -> Norms:
-    """The norms with v and τ of layers l and l+1 as the window's defects have them."""
+    """The norms with v and τ of layers l and l+1 as the window's defects have them.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer, which may be traced.
+    """
     n = window.norms
     vs = list(n.v)
     taus = list(n.tau)
@@ -216,12 +240,21 @@ def window_norms(obj: Objective, window: Window, l) -> Norms:
         for layer, r in ((l, pane.r), (l + 1, pane.upper)):
             if r is not None:
                 v, tau = sizes(obj.terms[i], r)
-                vs[i], taus[i] = put_row(vs[i], layer, v), put_row(taus[i], layer, tau)
+                vs[i] = put_row(vs[i], layer, v)
+                taus[i] = put_row(taus[i], layer, tau)
     return replace(n, v=tuple(vs), tau=tuple(taus))
 
 
 def close_window(obj: Objective, work: Work, l: int, window: Window) -> Work:
-    """The work with the window of layer l written back."""
+    """The work with the window of layer l written back.
+
+    Parameters
+    ----------
+    obj : the objective.
+    work : from which the window was opened.
+    l : the layer.
+    window : after the updates.
+    """
     parts = []
     for part, pane in zip(work.parts, window.panes, strict=True):
         aux = part.aux.set(l, pane.u)
@@ -245,7 +278,14 @@ def _apply(obj: Objective, window: Window, l, updates: Sequence[Update]) -> Wind
 
 
 def update(obj: Objective, work: Work, l: int, updates: Sequence[Update]) -> Work:
-    """Run the updates, one after the other, at layer l."""
+    """Run updates, one after the other, at one layer.
+
+    Parameters
+    ----------
+    obj, work : the objective, and the point with what belongs to it.
+    l : the layer.
+    updates : functions (objective, window, l) → window.
+    """
     return close_window(obj, work, l, _apply(obj, open_window(obj, work, l), l, updates))
 
 
@@ -256,6 +296,13 @@ def update_run(
 
     Each step reads the work as it was, except for what its predecessor changed, which is carried
     along. (Reading and writing one array in a loop would make XLA copy all of it at every step.)
+
+    Parameters
+    ----------
+    obj, work : the objective, and the point with what belongs to it.
+    lowest, highest : the layers.
+    down : whether the highest layer comes first.
+    updates : functions (objective, window, l) → window.
     """
 
     def with_neighbour(window: Window, neighbour: tuple) -> Window:
@@ -316,6 +363,7 @@ def normal_rows(
 
     Parameters
     ----------
+    window : that of the layer.
     weights : for each term those of its value defects, () or (n,), and of its channels, (), (n,) or
         (n, k). None: there are no such defects.
     block : what changes: "W", "b" or "Wb". Features are [z, 1] for "Wb"; channels do not see b.
@@ -340,7 +388,16 @@ def normal_rows(
 
 
 def with_layer(obj: Objective, window: Window, l, layer: Dense, norms: Norms) -> Window:
-    """The window with another layer l, and the norms that belong to it; the defects follow."""
+    """The window with another layer l; the defects of that layer follow.
+
+    Parameters
+    ----------
+    obj : the objective.
+    window : that of layer l.
+    l : the layer, which may be traced.
+    layer : its new weights.
+    norms : those that belong to the new weights.
+    """
     panes = []
     for term, pane in zip(obj.terms, window.panes, strict=True):
         output = layer.rounded(pane.z.value.dtype)(pane.z)

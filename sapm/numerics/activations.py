@@ -32,6 +32,8 @@ class Activation:
     curve : (x, σ(x), σ'(x)) → σ''(x).
     source : the function from which the activation was made, if any.
     series : (x, order) → [σ(x), σ'(x), …]. Default: by automatic differentiation.
+    smooth : whether σ' is continuous. If it is not (relu, leaky relu), Gauss-Newton starts with
+        more damping and does not use second derivatives.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Activation:
     curve_lipschitz: float | None = None
     source: Callable | None = None
     series: Callable[[Array, int], Sequence[Array]] | None = None
+    smooth: bool = True
 
     def __reduce__(self):
         """Pickle the name, or the function from which the activation was made."""
@@ -188,6 +191,7 @@ relu = Activation(
     lipschitz=1.0,
     slope=1.0,
     series=_relu_series,
+    smooth=False,
 )
 sin = Activation(
     "sin",

@@ -32,11 +32,17 @@ Orders = tuple[int, ...]
 
 
 class Jet(eqx.Module):
-    """Values (n, m) and channels of derivatives (n, channels, m).
+    """Values with channels of derivatives.
 
-    `forms`: k signs (1, -1 or 0) for each second-order channel.
-    `orders`: the highest order K_i along each of the k directions. After the first derivatives come
-    the second ones of the directions with K_i ≥ 2, then the third ones of those with K_i ≥ 3, ….
+    Parameters
+    ----------
+    value : (n, m), m quantities at n samples.
+    tangents : (n, channels, m), their derivatives.
+    forms : k signs (1, -1 or 0) for each second-order channel.
+    orders : the highest order K_i along each of the k directions. The first derivatives are
+        followed by the second ones of the directions with K_i ≥ 2, then by the third ones of those
+        with K_i ≥ 3, ….
+
     A jet has forms or orders, or neither.
     """
 
@@ -65,18 +71,37 @@ class Jet(eqx.Module):
 
 
 def directions_of(orders: Orders, order: int) -> list[int]:
-    """The directions i with a derivative of that order (from 1), in the order of its channels."""
+    """The directions i with a derivative of some order, in the order of its channels.
+
+    Parameters
+    ----------
+    orders : the highest order along each direction.
+    order : the order, at least 1.
+    """
     return [i for i, highest in enumerate(orders) if highest >= max(order, 1)]
 
 
 def channel(orders: Orders, direction: int, order: int) -> int:
-    """Where the derivative of that order along a direction is among the channels."""
+    """Where a derivative is among the channels.
+
+    Parameters
+    ----------
+    orders : the highest order along each direction.
+    direction : the number of the direction, from 0.
+    order : the order of the derivative.
+    """
     below = sum(len(directions_of(orders, lower)) for lower in range(1, order))
     return below + directions_of(orders, order).index(direction)
 
 
 def blocks(orders: Orders, tangents: Array) -> list[Array]:
-    """The channels by order 1 … K: (n, number of directions that reach it, m)."""
+    """The channels by order 1 … K: (n, number of directions that reach it, m).
+
+    Parameters
+    ----------
+    orders : the highest order along each direction.
+    tangents : (n, channels, m).
+    """
     counts = [len(directions_of(orders, order)) for order in range(1, max(orders) + 1)]
     return jnp.split(tangents, np.cumsum(counts)[:-1].tolist(), axis=-2)
 
@@ -86,6 +111,11 @@ def lift(sigma: Activation, jet: Jet) -> Jet:
 
     First derivatives: d_i → σ'(a)∘d_i. A combined second derivative: S → σ'(a)∘S +
     σ''(a)∘Σ_i sign_i d_i². Single derivatives of any order: Faà di Bruno's formula.
+
+    Parameters
+    ----------
+    sigma : the activation.
+    jet : that of a.
     """
     if jet.orders:
         return _composed(sigma, jet)
@@ -148,7 +178,12 @@ def _partitions(order: int) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def multiplied(factor: Jet, jet: Jet) -> Jet:
-    """The jet of a product of two jets with the same channels, by Leibniz' rule."""
+    """The jet of a product, by Leibniz' rule.
+
+    Parameters
+    ----------
+    factor, jet : those of the factors, with the same channels.
+    """
     value = factor.value * jet.value
     if jet.orders:
         a = [factor.value[:, None], *blocks(jet.orders, factor.tangents)]
@@ -184,7 +219,7 @@ def jet_of(f: Callable[[Array], Array], x: Jet) -> Jet:
 
     Parameters
     ----------
-    f : A function of one point, (d,) → (m,).
+    f : a function of one point, (d,) → (m,).
     x : the input jet: the points and the directions.
     """
     k = x.first

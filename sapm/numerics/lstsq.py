@@ -16,10 +16,12 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 EPS = float(np.finfo(np.float64).eps)
-DIVISOR_FLOOR = 1e-280  # replaces 0 in a divisor; small multiples of it are still normal numbers
+# Replaces the norm or the diagonal of a matrix in a divisor if that is 0; small multiples of it are
+# still normal numbers.
+MATRIX_FLOOR = 1e-280
 # On a GPU, more arithmetic is cheaper than one more kernel for systems up to this size.
 GPU_SMALL_SYSTEM_SIZE = 64
-SEEDS_AXIS = "seeds"  # the name of the vmapped axis of seeds
+VMAP_SEEDS_AXIS = "seeds"  # the name of the vmapped axis of seeds
 
 
 def over_seeds(x: Array) -> Array:
@@ -28,7 +30,7 @@ def over_seeds(x: Array) -> Array:
     Loops and branches that depend on this scalar alone are not vectorised.
     """
     try:
-        return lax.pmax(x, SEEDS_AXIS)
+        return lax.pmax(x, VMAP_SEEDS_AXIS)
     except NameError:  # there is no axis of seeds
         return x
 
@@ -98,7 +100,12 @@ def _few_kernels(m: int) -> bool:
 
 def _at_once(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array) -> Normal:
     """The normal equations of rows by one matrix product."""
-    weighted, factor = (z, w) if w.ndim == 0 else (w[:, None] * z, 1.0)
+    if w.ndim == 0:
+        weighted = z
+        factor = w
+    else:
+        weighted = w[:, None] * z
+        factor = 1.0
     both = factor * (weighted.T @ jnp.concatenate([z, r], axis=1))
     return Normal(both[:, : z.shape[1]], both[:, z.shape[1] :])
 
@@ -128,7 +135,7 @@ def step(
     H = normal.gram + jnp.diag(ridge)
     gradient = normal.moment + ridge[:, None] * current
     diagonal = jnp.diagonal(H)
-    scale = lax.rsqrt(jnp.maximum(diagonal, jnp.max(diagonal) * 1e-24 + DIVISOR_FLOOR))
+    scale = lax.rsqrt(jnp.maximum(diagonal, jnp.max(diagonal) * 1e-24 + MATRIX_FLOOR))
     unit = H * scale[:, None] * scale
     right = -scale[:, None] * gradient
 
@@ -161,9 +168,13 @@ def spectral_bound(G: Float[Array, "m m"]) -> Float[Array, ""]:
         ‖G³²‖_F^(1/32)
 
     It is too large by a factor of at most m^(1/64).
+
+    Parameters
+    ----------
+    G : (m, m), symmetric and positive semidefinite.
     """
     size = jnp.sqrt(jnp.sum(G * G))
-    power = G / jnp.maximum(size, DIVISOR_FLOOR)
+    power = G / jnp.maximum(size, MATRIX_FLOOR)
     exponent = 1
     for _ in range(5):
         power = power @ power
@@ -198,7 +209,7 @@ def shifted_solve(
     """
     kind = jnp.finfo(rhs.dtype)
     eps = float(kind.eps)
-    tiny = max(DIVISOR_FLOOR, 1e10 * float(kind.tiny))
+    tiny = max(MATRIX_FLOOR, 1e10 * float(kind.tiny))
     tol = 500 * eps if tol is None else tol
     shift = jnp.maximum(shift, tiny)[:, None, None]
     if W.shape[0] == 1:

@@ -26,11 +26,11 @@ from sapm.numerics.activations import Activation
 from sapm.numerics.jets import Jet, lift
 from sapm.numerics.layers import Dense, Layer
 
-Run = tuple[int, int]
-NO_RUN: Run = (1, 0)
+LayerRange = tuple[int, int]
+NO_RUN: LayerRange = (1, 0)
 
 
-def equal_run(widths: Sequence[int]) -> Run:
+def equal_run(widths: Sequence[int]) -> LayerRange:
     """The longest run p..q of successive layers with square weights of one shape; NO_RUN if there
     is none. The top layer is not part of a run: 1 ≤ p and q < L.
 
@@ -67,11 +67,11 @@ class Stack(eqx.Module):
     head: tuple
     body: Any
     tail: tuple
-    run: Run = eqx.field(static=True)
+    run: LayerRange = eqx.field(static=True)
     first: int = eqx.field(static=True, default=1)
 
     @staticmethod
-    def build(make: Callable, first: int, last: int, run: Run) -> Stack:
+    def build(make: Callable, first: int, last: int, run: LayerRange) -> Stack:
         """The stack of make(l) for l = first..last. `jax.vmap` traces `make` once for the run."""
         p, q = run
         body = jax.vmap(make)(jnp.arange(p, q + 1)) if q >= p else None
@@ -81,7 +81,7 @@ class Stack(eqx.Module):
         )
 
     @staticmethod
-    def of(layers: Sequence, run: Run, first: int = 1) -> Stack:
+    def of(layers: Sequence, run: LayerRange, first: int = 1) -> Stack:
         """A stack of these layers, the first of which has the number `first`."""
         p = run[0] - first
         q = run[1] - first
@@ -141,7 +141,12 @@ class Stack(eqx.Module):
 
         The run is one `lax.scan`, so f is traced once for all of it.
 
-        reverse: whether the loop goes from the last layer to the first.
+        Parameters
+        ----------
+        f : (carry, x_l, *others_l) → (carry, y_l).
+        carry : the first carry.
+        others : stacks of the same layers.
+        reverse : whether the loop goes from the last layer to the first.
         """
         stacks = (self, *others)
         results: dict[str, Any] = {"head": [], "body": None, "tail": []}
@@ -284,7 +289,14 @@ class Network(eqx.Module):
 
     @staticmethod
     def of(weights: Sequence[tuple[Any, Any]], sigma: Activation, constants: int = 0) -> Network:
-        """The dense network with weights [(W_1, b_1), …, (W_L, b_L)], W_l of shape (out, in)."""
+        """The dense network with given weights.
+
+        Parameters
+        ----------
+        weights : [(W_1, b_1), …, (W_L, b_L)]; W_l (out, in), b_l (out,).
+        sigma : the activation.
+        constants : the number of outputs that do not depend on the input.
+        """
         layers = [Dense(jnp.asarray(W), jnp.asarray(b)) for W, b in weights]
         widths = [layers[0].W.shape[1]] + [layer.W.shape[0] for layer in layers]
         if len(layers) < 2:
@@ -303,7 +315,13 @@ class Network(eqx.Module):
 
     @staticmethod
     def chain(layers: Sequence[Layer], sigma: Activation) -> Network:
-        """The network of these layers, of any kind. Successive equal layers are stacked."""
+        """The network of layers of any kind. Successive equal layers are stacked.
+
+        Parameters
+        ----------
+        layers : at least two; each takes as many numbers as the one below gives.
+        sigma : the activation.
+        """
         if len(layers) < 2:
             raise ValueError(f"a network needs at least 2 layers, got {len(layers)}.")
         for l, (below, layer) in enumerate(itertools.pairwise(layers), 2):
@@ -362,6 +380,7 @@ class Network(eqx.Module):
 
         If layer 1 then has the shape of the run above it, it becomes part of the run.
         """
+        require_dense(self, "inputs that are padded with zeros")
         stack = self.stack
         first = self.stack[1]
         W = jnp.pad(first.W, ((0, 0), (0, width - first.W.shape[1])))
@@ -372,6 +391,7 @@ class Network(eqx.Module):
 
     def narrow_input(self, width: int) -> Network:
         """The inverse of `widen_input`."""
+        require_dense(self, "inputs that are padded with zeros")
         weights = [(layer.W, layer.b) for layer in self.stack.layers()]
         weights[0] = (weights[0][0][:, :width], weights[0][1])
         return Network.of(weights, self.sigma, self.constants)
@@ -408,10 +428,28 @@ class Network(eqx.Module):
         return self.preactivations(x).top
 
 
-# For the initialiser "features": the largest frequency of the random features, and the factor that
-# makes them so small that the layers above are nearly linear.
-FEATURE_FREQUENCY = 2.0
-FEATURE_SCALE = 0.1
+def require_dense(network: Network, what: str) -> None:
+    """Raise an error if a layer is not `Dense`.
+
+    Parameters
+    ----------
+    network : the network.
+    what : what is only for dense layers.
+    """
+    if network.dense:
+        return
+    layers = enumerate(network.stack.layers(), 1)
+    l, kind = next((l, type(layer).__name__) for l, layer in layers if type(layer) is not Dense)
+    raise ValueError(
+        f"{what}: got layer {l}, {kind}, expected dense layers; use model='ls' with Gauss-Newton "
+        "or descent."
+    )
+
+
+# ---------------------------------------------------------------- initialisers
+
+# The activations with σ(h) - σ(-h) = h, for the initialiser "looks-linear".
+LOOKS_LINEAR = ("relu",)
 
 # An initialiser maps (key, shape (out, in) of W, layer l, depth L, σ) to (W, b).
 
@@ -466,31 +504,12 @@ def _looks_linear(key, shape, l, depth, sigma):
     return W, jnp.zeros(out)
 
 
-def _features(key, shape, l, depth, sigma):
-    """Random features in the first layer. The other layers are nearly linear, so they pass the
-    features on: their weights are orthogonal, and the values in them are small.
-    """
-    if _is(l, 1):
-        draw = jax.random.uniform(
-            key, (shape[0], shape[1] + 1), jnp.float64, -FEATURE_FREQUENCY, FEATURE_FREQUENCY
-        )
-        return draw[:, :-1], draw[:, -1]
-    W = initializers.orthogonal()(key, shape, jnp.float64)
-    scale = (
-        1 / FEATURE_SCALE if _is(l, depth) else jnp.where(jnp.asarray(l) == 2, FEATURE_SCALE, 1.0)
-    )
-    return W * scale, jnp.zeros(shape[0])
-
-
 INITIALISERS: dict[str, Callable] = {
     "paper": _paper,
     "he": _from(lambda sigma: initializers.he_normal()),
     "xavier": _from(lambda sigma: initializers.glorot_uniform()),
-    "orthogonal": _from(
-        lambda sigma: initializers.orthogonal(2**0.5 if sigma.name == "relu" else 1.0)
-    ),
+    "orthogonal": _from(lambda sigma: initializers.orthogonal(1.0 if sigma.smooth else 2**0.5)),
     "looks-linear": _looks_linear,
-    "features": _features,
 }
 
 

@@ -53,22 +53,34 @@ class Operator(eqx.Module):
         return jax.tree.map(grow, self)
 
     def in_units(self, size: float) -> Operator:
-        """ψ ↦ operator(size · ψ) / size: for outputs that count in units of that size."""
+        """ψ ↦ operator(size · ψ) / size: for outputs that count in units of that size. Unknown
+        numbers are not scaled.
+        """
         return InUnits(self, float(size))
 
 
 class InUnits(Operator):
-    """ψ ↦ operator(size · ψ) / size."""
+    """ψ ↦ operator(size · ψ) / size, where unknown numbers keep their unit."""
 
     operator: Operator
     size: float = eqx.field(static=True)
 
     @property
+    def order(self) -> int:
+        return self.operator.order
+
+    @property
     def uses_value(self) -> bool:
         return self.operator.uses_value
 
+    @property
+    def constants(self) -> int:
+        return self.operator.constants
+
     def __call__(self, points: Float[Array, "n d"], output: Jet) -> Float[Array, "n rows"]:
-        output = output.like(self.size * output.value, self.size * output.tangents)
+        m = output.value.shape[1]
+        unit = jnp.where(jnp.arange(m) < m - self.constants, self.size, 1.0)
+        output = output.like(unit * output.value, unit * output.tangents)
         return self.operator(points, output) / self.size
 
     def outputs(self, rows: int) -> int | None:
@@ -141,7 +153,7 @@ class Linear(Operator):
 
 
 class Nonlinear(Operator):
-    """function(x_n, ψ(x_n), channels of ψ at x_n), rows of numbers.
+    """The numbers function(x_n, ψ(x_n), channels of ψ at x_n), a row for each sample.
 
     Parameters
     ----------
@@ -190,6 +202,10 @@ class Composed(Operator):
     operator: Operator
     factor: Jet
     datum: Jet
+
+    @property
+    def order(self) -> int:
+        return self.operator.order
 
     @property
     def constants(self) -> int:

@@ -35,7 +35,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sapm.numerics.jets import Jet
-from sapm.numerics.network import NO_RUN, Network, Stack
+from sapm.numerics.network import NO_RUN, Network, Stack, require_dense
 from sapm.objective.terms import Term
 from sapm.objective.weights import (
     Curve,
@@ -53,6 +53,11 @@ STARTS = ("uniform", "forward", "noise")
 
 class Point(eqx.Module):
     """The unknowns of a penalty model: the network, and the free jets u_1 … u_L of every term.
+
+    Parameters
+    ----------
+    network : the layers.
+    aux : for each term a stack of jets by layer.
 
     The free jets of a value term are a_1 … a_{L-1}. Those of a PDE term have derivatives
     d_1 … d_L too, with any second-order channels. The value at layer L is free if the term contains
@@ -75,7 +80,7 @@ class Norms(eqx.Module):
         norms of the first derivatives and of the other channels.
     t : for each term (L, n), t_{l,n}.
     out : for each term (), Σ_n κ_n out_n.
-    curve : for each term, the norms that a term of second order has beside these; else None.
+    curve : for each term, the norms that a term of second order has in addition; else None.
     """
 
     s: Float[Array, " L"]
@@ -93,7 +98,7 @@ class Objective(eqx.Module):
     ----------
     beta, alpha : for each term (L,), the weights β_l of value defects and α_l of tangent defects.
     model : "ls", "pm" or "sapm".
-    l2 : Adds l2 · Σ_l ‖W_l‖_F² to the loss that is minimised.
+    l2 : the weight of Σ_l ‖W_l‖_F² in the loss that is minimised.
     constants : (q,), first guesses of the last q outputs, unknown numbers that do not depend on the
         input.
     """
@@ -180,7 +185,13 @@ def objective(
 
 
 def check_widths(obj: Objective, widths: Sequence[int]) -> None:
-    """Raise an error if layer widths m_0 … m_L do not fit the terms."""
+    """Raise an error if layer widths do not fit the terms.
+
+    Parameters
+    ----------
+    obj : the objective.
+    widths : m_0 … m_L.
+    """
     if len(widths) != obj.depth + 1:
         raise ValueError(
             f"widths={list(widths)} describe depth {len(widths) - 1}, but the objective has "
@@ -205,12 +216,23 @@ def mean_square(network: Network, terms: Sequence[Term]) -> Float[Array, ""]:
         Σ_terms Σ_n κ_n loss(operator(ψ at x_n), y_n)
 
     The loss is |prediction - y_n|² unless a term has another one.
+
+    Parameters
+    ----------
+    network : gives ψ.
+    terms : the terms of the objective.
     """
     return sum((term.cost(network(term.x)) for term in terms), jnp.zeros(()))
 
 
 def true_loss(obj: Objective, network: Network) -> Float[Array, ""]:
-    """The loss that LS minimises: `mean_square` plus the ℓ² penalty, if any."""
+    """The loss that LS minimises: `mean_square` plus the ℓ² penalty, if any.
+
+    Parameters
+    ----------
+    obj : the terms and the weight of the penalty.
+    network : the network.
+    """
     loss = mean_square(network, obj.terms)
     if obj.l2 is None:
         return loss
@@ -225,6 +247,12 @@ def target(term: Term, u: Jet, top: bool) -> Jet:
 
     At the top, a value term is compared with its labels. A PDE term without ψ has derivatives d_L
     there, and no value defect: its target is 0 in place of a value.
+
+    Parameters
+    ----------
+    term : the term.
+    u : its free jet at layer l.
+    top : whether l = L.
     """
     top = top and not term.uses_value
     if not top:
@@ -233,7 +261,18 @@ def target(term: Term, u: Jet, top: bool) -> Jet:
 
 
 def defects(term: Term, network: Network, aux: Stack) -> Stack:
-    """r_l = layer_l(lift(u_{l-1})) - u_l for l = 1..L."""
+    """The defects of all layers, the differences between what a layer gives and the free jets:
+
+        r_1 = layer_1(x) - u_1,    r_l = layer_l(lift(u_{l-1})) - u_l for l = 2..L
+
+    At the top, `target` takes the place of u_L.
+
+    Parameters
+    ----------
+    term : gives x and the labels.
+    network : the layers.
+    aux : the free jets u_1 … u_L of the term.
+    """
     p, q = network.stack.run
 
     def at(l) -> Jet:
@@ -247,7 +286,13 @@ def defects(term: Term, network: Network, aux: Stack) -> Stack:
 
 
 def sizes(term: Term, r: Jet) -> tuple[Array, Array]:
-    """v and τ of a layer's defects, summed as in `Norms`."""
+    """The squared norms v and τ of a layer's defects, summed as in `Norms`.
+
+    Parameters
+    ----------
+    term : the term.
+    r : its defects of one layer.
+    """
     if not term.is_pde:
         return _total(term, r.value**2), jnp.zeros(())
     if term.x.forms:
@@ -266,12 +311,23 @@ def _total(term: Term, x: Array) -> Float[Array, ""]:
 def output_misfit(term: Term, u_top: Jet) -> Float[Array, ""]:
     """Σ_n κ_n out_n: the squared residuals of a PDE term; 0 for a value term, whose output residual
     is the defect of layer L.
+
+    Parameters
+    ----------
+    term : the term.
+    u_top : its free jet u_L.
     """
     return _total(term, term.residual(u_top) ** 2) if term.is_pde else jnp.zeros(())
 
 
 def norms(obj: Objective, point: Point, all_defects: Sequence[Stack]) -> Norms:
-    """The norms of a point with its defects, one stack of jets for each term."""
+    """The norms that the penalty loss of a point is a function of.
+
+    Parameters
+    ----------
+    obj, point : the objective, and the network with the free jets.
+    all_defects : for each term the stack of `defects` at that point.
+    """
     pairs = [
         r.map(lambda jet, term=term: sizes(term, jet)).rows()
         for term, r in zip(obj.terms, all_defects, strict=True)
@@ -294,7 +350,13 @@ def norms(obj: Objective, point: Point, all_defects: Sequence[Stack]) -> Norms:
 
 
 def gains(obj: Objective, network: Network) -> Float[Array, " L"]:
-    """The gain s_l of every layer; that of a dense layer is ‖W_l‖_F²."""
+    """The gain s_l of every layer; that of a dense layer is ‖W_l‖_F².
+
+    Parameters
+    ----------
+    obj : PM's loss does not use gains; those of layers that are not dense are then 1.
+    network : the layers.
+    """
     if network.dense:
         return network.stack.map(lambda layer: layer.gain()).rows()
     layers = network.stack.layers()
@@ -304,24 +366,39 @@ def gains(obj: Objective, network: Network) -> Float[Array, " L"]:
     for l, (layer, gain) in enumerate(zip(layers, known, strict=True), 1):
         if gain is None:
             raise ValueError(
-                f"model='sapm' needs a gain of every layer, and layer {l}, "
-                f"{type(layer).__name__}, has none; use model='ls'."
+                f"model='sapm': got layer {l}, {type(layer).__name__}, without a gain, expected "
+                "layers with a proven gain; use model='ls'."
             )
     return jnp.stack(known)
 
 
 def omega(obj: Objective, s: Float[Array, " L"]) -> Float[Array, " L"]:
-    """ω_l = Π_{j>l} s_j for SAPM, so ω_L = 1; ω_l = 1 for PM."""
+    """ω_l = Π_{j>l} s_j for SAPM, so ω_L = 1; ω_l = 1 for PM.
+
+    Parameters
+    ----------
+    obj : the objective, for its model.
+    s : (L,), the gains.
+    """
     if not obj.adaptive:
         return jnp.ones_like(s)
     return jnp.append(jnp.cumprod(s[:0:-1])[::-1], 1.0)
 
 
 def value_weight(obj: Objective, i: int, t: Float[Array, "L n"], l) -> Array:
-    """β_l Ω²_{l,n} of term i at one layer l, which may be traced.
+    """β_l Ω²_{l,n} of a separable term at one layer.
 
-    The result is (n,) for a PDE term of SAPM, and () otherwise.
+    The result is (n,) for a PDE term of SAPM, and () otherwise. For terms that are not separable,
+    Ω² has further summands (`value_spread`).
+
+    Parameters
+    ----------
+    obj : the objective.
+    i : the number of the term, from 0.
+    t : (L, n), the squared lengths of its free tangents.
+    l : the layer, which may be traced.
     """
+    assert obj.terms[i].separable, type(obj.terms[i].operator)
     if not (obj.adaptive and obj.terms[i].is_pde):
         return obj.beta[i][l - 1]
     layer = jnp.arange(1, obj.depth + 1)
@@ -331,10 +408,12 @@ def value_weight(obj: Objective, i: int, t: Float[Array, "L n"], l) -> Array:
 def defect_weights(
     obj: Objective, i: int, w: Float[Array, " L"], t: Float[Array, "L n"], curve: Curve | None
 ) -> tuple[Array, Array]:
-    """The weights of the defects of term i, without κ_n.
+    """The weights of the defects of a term, without κ_n.
 
     Parameters
     ----------
+    obj : the objective.
+    i : the number of the term, from 0.
     w : (L,), ω_l.
     t, curve : the norms that the adaptive weights are functions of (`squared_norms`).
 
@@ -358,7 +437,12 @@ def defect_weights(
 def energy(obj: Objective, norms: Norms) -> Float[Array, " L"]:
     """The share of every layer in the loss, before it is multiplied by ω_l:
 
-    Σ_terms Σ_n κ_n (β_l Ω²_{l,n} v_{l,n} + α_l τ_{l,n})
+        Σ_terms Σ_n κ_n (β_l Ω²_{l,n} v_{l,n} + α_l τ_{l,n})
+
+    Parameters
+    ----------
+    obj : the objective.
+    norms : of the point.
     """
     total = jnp.zeros_like(norms.s)
     for i, term in enumerate(obj.terms):
@@ -377,15 +461,27 @@ def energy(obj: Objective, norms: Norms) -> Float[Array, " L"]:
 
 
 def weigh(obj: Objective, norms: Norms) -> Float[Array, ""]:
-    """The penalty loss from its norms (the formula at the top of this file)."""
+    """The penalty loss from the norms of a point (the formula at the top of this file).
+
+    Parameters
+    ----------
+    obj : the objective.
+    norms : of the point.
+    """
     loss = omega(obj, norms.s) @ energy(obj, norms) + sum(norms.out)
     return loss if obj.l2 is None else loss + obj.l2 * jnp.sum(norms.s)
 
 
 def penalty(obj: Objective, point: Point) -> Float[Array, ""]:
-    """The loss of PM (𝓛_P, 𝒥_P) or SAPM (𝓛_S, 𝒥_S) at a point."""
-    if obj.l2 is not None and not point.network.dense:
-        raise ValueError("l2 with model='pm' or 'sapm' needs dense layers; use model='ls'.")
+    """The loss of PM (𝓛_P, 𝒥_P) or SAPM (𝓛_S, 𝒥_S) at a point.
+
+    Parameters
+    ----------
+    obj : the objective, with model "pm" or "sapm".
+    point : the network with the free jets.
+    """
+    if obj.l2 is not None:
+        require_dense(point.network, f"l2 with model={obj.model!r}")
     all_defects = [
         defects(term, point.network, aux) for term, aux in zip(obj.terms, point.aux, strict=True)
     ]
@@ -398,6 +494,11 @@ def penalty(obj: Objective, point: Point) -> Float[Array, ""]:
 def chain(s: Float[Array, " L"], l) -> Float[Array, " L"]:
     """Π_{m<j<l} s_j for every m < l, and 0 for m ≥ l: the factor of the defects of layer m that the
     layers between m and l contribute.
+
+    Parameters
+    ----------
+    s : (L,), the gains.
+    l : the layer, which may be traced.
     """
     layer = jnp.arange(1, len(s) + 1)
     product = jnp.cumprod(jnp.where(layer < l, s, 1.0)[::-1])[::-1]  # Π_{m≤j<l}
@@ -410,6 +511,12 @@ def ridge_W(obj: Objective, norms: Norms, l) -> Float[Array, ""]:
         λ_l = (∂loss/∂s_l) / ω_l = Σ_{m<l} (Π_{m<j<l} s_j) · energy_m
 
     The sum is used, since the quotient is 0/0 where a layer has collapsed.
+
+    Parameters
+    ----------
+    obj : the objective; an ℓ² penalty adds l2 / ω_l.
+    norms : of the point.
+    l : the layer, which may be traced.
     """
     ridge = chain(norms.s, l) @ energy(obj, norms) if obj.adaptive else jnp.zeros(())
     if obj.l2 is None:
@@ -422,7 +529,15 @@ def ridge_d(
 ) -> Float[Array, " n"]:
     """The ridge of d_l[n],
 
-    ξ_{n,l} = (∂loss/∂t_{l,n}) / (κ_n ω_{l+1}) = s_{l+1} Σ_{m≤l} (Π_{m<j≤l} s_j) β_m v_{m,n}
+        ξ_{n,l} = (∂loss/∂t_{l,n}) / (κ_n ω_{l+1}) = s_{l+1} Σ_{m≤l} (Π_{m<j≤l} s_j) β_m v_{m,n}
+
+    Parameters
+    ----------
+    obj : the objective.
+    i : the number of the term, from 0.
+    s : (L,), the gains.
+    v : (L, n), the squared value defects of the term.
+    l : the layer, which may be traced.
     """
     if not obj.adaptive:
         return jnp.zeros(v.shape[-1])

@@ -23,7 +23,7 @@ class Term(eqx.Module):
 
     Parameters
     ----------
-    x : Jet The inputs of the network at n samples, with the directions of the derivatives.
+    x : the inputs of the network at n samples, with the directions of the derivatives.
     y : (n, rows), the targets.
     operator : what is compared with them.
     weight : () or (n,), of all samples, or of each.
@@ -101,7 +101,12 @@ class Term(eqx.Module):
         return self.operator.outputs(self.y.shape[1])
 
     def widen_input(self, width: int) -> Term:
-        """The same term with its inputs padded with zeros to that width."""
+        """The same term with its inputs padded with zeros.
+
+        Parameters
+        ----------
+        width : the number of inputs after that.
+        """
 
         def grow(a):
             return jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])
@@ -109,9 +114,13 @@ class Term(eqx.Module):
         return replace(self, x=self.x.like(grow(self.x.value), grow(self.x.tangents)))
 
     def pad(self, n: int) -> Term:
-        """The same term with n samples: copies of the last one are added, with weight 0.
+        """The same term with more samples: copies of the last one are added, with weight 0.
 
         Weights are (n,) then.
+
+        Parameters
+        ----------
+        n : the number of samples after that.
         """
         missing = n - len(self.y)
 
@@ -128,7 +137,13 @@ class Term(eqx.Module):
         )
 
     def in_units(self, center, spread, size: float) -> Term:
-        """The same term for a network of (x - center) / spread that gives ψ / size."""
+        """The same term for a network of (x - center) / spread that gives ψ / size.
+
+        Parameters
+        ----------
+        center, spread : (d,) or numbers, of the inputs.
+        size : of the outputs.
+        """
         x = self.x.like((self.x.value - center) / spread, self.x.tangents / spread)
         scaled = replace(self, x=x, operator=self.operator.in_units(size))
         if not self.squared:
@@ -169,6 +184,13 @@ class Term(eqx.Module):
 
 
 def as_columns(name: str, a) -> Array:
+    """A float64 array of shape (n, columns); numbers for n samples become one column.
+
+    Parameters
+    ----------
+    name : of the array, for the error message.
+    a : (n,) or (n, columns).
+    """
     a = jnp.asarray(a, jnp.float64)
     a = a[:, None] if a.ndim == 1 else a
     if a.ndim != 2 or 0 in a.shape:
@@ -250,7 +272,10 @@ def pde_term(x, c, f, weight: Any = 1.0, c0=None, of: tuple[int, ...] | None = N
 def flux_term(x, along, f, weight: Any = 1.0, c0=None, of: tuple[int, ...] | None = None) -> Term:
     """along(x_n) · ∇ψ(x_n) + c0(x_n) ψ(x_n) = f(x_n): a Neumann or Robin condition.
 
-    The only derivative is that along `along`; the parameters are those of `pde_term`.
+    Parameters
+    ----------
+    along : (n, d), the direction of the only derivative.
+    x, f, weight, c0, of : see `pde_term`.
     """
     return directional(pde_term(x, along, f, weight, c0, of))
 
@@ -285,6 +310,10 @@ def squares(A: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
     The directions are the coordinates if A is diagonal at every n, and its eigenvectors otherwise.
     A direction whose sign varies with n appears once for each sign, and is 0 at the samples of the
     other sign. Directions that are 0 at every n are left out.
+
+    Parameters
+    ----------
+    A : (n, d, d), symmetric matrices.
     """
     n, d, _ = A.shape
     diagonal = np.einsum("nii->ni", A)
@@ -311,7 +340,7 @@ def squares(A: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 @float64
-def nonlinear_term(
+def nonlinear_term(  # noqa: PLR0913
     x,
     directions,
     forms,
@@ -375,6 +404,10 @@ def operator_term(x, operator: Operator, y, weight: Any = 1.0, loss: Loss | None
 def directional(term: Term) -> Term:
     """A linear term of order 1 with the derivative along c(x_n) alone, instead of one for every
     coordinate; other terms as they are.
+
+    Parameters
+    ----------
+    term : a term of any kind.
     """
     if not isinstance(term.operator, Linear) or term.x.order > 1:
         return term

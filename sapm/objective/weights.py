@@ -1,4 +1,4 @@
-"""The self-adaptive weights of PDE terms beside ω_l, and the constants of the bounds they give.
+"""The self-adaptive weights of PDE terms, ω_l apart, and the constants of the bounds they give.
 
 For a sample and a layer l let
 
@@ -32,6 +32,7 @@ from jaxtyping import Array, Float
 
 from sapm.numerics.activations import Activation
 from sapm.numerics.jets import Jet
+from sapm.numerics.layers import Layer
 from sapm.numerics.network import Network, Stack
 from sapm.objective.terms import Term
 from sapm.scopes import float64
@@ -41,7 +42,13 @@ if TYPE_CHECKING:
 
 
 class Curve(eqx.Module):
-    """The norms h and p of a term of second order, by layer and sample."""
+    """The norms that the weights of a term of second order contain in addition to t.
+
+    Parameters
+    ----------
+    h : (L, n), the squared norms of the free second-order channels.
+    p : (L, n), those of the sums of the free tangents and the tangents of the forward pass.
+    """
 
     h: Float[Array, "L n"]
     p: Float[Array, "L n"]
@@ -87,9 +94,14 @@ def suffix(x: Float[Array, "L n"]) -> Float[Array, "L n"]:
 
 
 def value_spread(term: Term, t: Float[Array, "L n"], curve: Curve | None) -> Float[Array, "L n"]:
-    """The weight of value defects beside β_l ω_l.
+    """The factor of β_l ω_l in the weight of value defects.
 
     For a linear term of first order without ψ it is Ω²_{l,n} = Σ_{l≤m<L} t_{m,n}.
+
+    Parameters
+    ----------
+    term : the term.
+    t, curve : its norms (`squared_norms`).
     """
     if curve is not None:
         above = jnp.pad(suffix(curve.p)[1:], ((0, 1), (0, 0)))  # Σ_{m<j<L} p_j
@@ -98,7 +110,7 @@ def value_spread(term: Term, t: Float[Array, "L n"], curve: Curve | None) -> Flo
 
 
 def tangent_spread(curve: Curve) -> Float[Array, "L n"]:
-    """The weight of tangent defects beside α_l ω_l, for a term of second order."""
+    """The factor of α_l ω_l in the weight of tangent defects, for a term of second order."""
     return 1 + suffix(curve.p)
 
 
@@ -125,7 +137,8 @@ def steepness_of_term(term: Term, exact: Jet, free: Jet) -> Float[Array, ""]:
 
     Parameters
     ----------
-    exact, free : the output jets of the forward pass, and the free ones.
+    term : the term.
+    exact, free : its output jets, of the forward pass and the free ones.
     """
     (f, back), g = jax.vjp(term.residual, free), term.residual(exact)
     slope = back(jnp.ones_like(f))[0]
@@ -205,7 +218,7 @@ class Certificate:
     bound : the proven constant; None if no theorem applies.
     printed : the constant as the paper prints it.
     holds : whether the bound holds up to rounding; None if no theorem applies.
-    reason : A sentence: the theorem, or why none applies.
+    reason : a sentence: the theorem, or why none applies.
     """
 
     loss: float
@@ -231,6 +244,12 @@ def term_constants(
 ) -> tuple[float, float]:
     """The proven constant of term i (docs/method.md), and the factor C of the constants that the
     paper prints, C · L and C · d L(L+1).
+
+    Parameters
+    ----------
+    obj, sigma : the objective and the activation.
+    i : the number of the term, from 0.
+    steep : a Lipschitz constant of its residual if that is nonlinear (`steepness`).
     """
     L = obj.depth
     term = obj.terms[i]
@@ -266,13 +285,13 @@ def bound(
     Parameters
     ----------
     obj, sigma : the objective and the activation.
-    steep : A Lipschitz constant of the nonlinear residuals, if any (`steepness`).
-    network : needed if it has layers that are not dense.
+    steep : a Lipschitz constant of the nonlinear residuals, if any (`steepness`).
+    network : needed if it has layers that are not dense; the shapes of its arrays are enough.
     """
     if obj.model == "ls":
-        why = "The optimised loss is the true loss (plus the ℓ² penalty, if any)."
+        why = "The minimised loss is the true loss (plus the ℓ² penalty, if any)."
         if any(term.x.orders for term in obj.terms):
-            why += " The theorems of PM and SAPM reach derivatives of order 2."
+            why += " SAPM's theorems cover derivatives up to order 2."
         return 1.0, 1.0, why
     if obj.model == "pm":
         return (
@@ -285,19 +304,18 @@ def bound(
     if network is not None and not network.dense:
         return _bound_of_chain(obj, sigma, pde, network)
     plain = all(term.separable for term in obj.terms)
-    needed = {"lipschitz": "σ"} | (
-        {"slope": "the size of σ'", "slope_lipschitz": "σ'"} if pde else {}
-    )
+    needed = {"lipschitz": "a Lipschitz constant of σ"}
+    if pde:
+        needed |= {"slope": "a bound of |σ'|", "slope_lipschitz": "a Lipschitz constant of σ'"}
     if any(term.x.forms for term in obj.terms):
-        needed["curve_lipschitz"] = "σ''"
+        needed["curve_lipschitz"] = "a Lipschitz constant of σ''"
     missing = [what for field, what in needed.items() if getattr(sigma, field) is None]
     if missing:
-        needed_of = ", ".join(missing)
         return (
             None,
             None,
-            f"no certificate: the theorem needs a Lipschitz constant or bound of {needed_of}, and "
-            f"{sigma.name} has none.",
+            f"no certificate: the theorem needs {' and '.join(missing)}; none is known for "
+            f"{sigma.name}.",
         )
     if steep is None and any(term.nonlinear for term in obj.terms):
         return (
@@ -334,8 +352,12 @@ def _bound_of_chain(
             None,
             "no certificate: for derivatives the theorems are about dense layers.",
         )
-    for l, layer in enumerate(network.stack.layers(), 1):
-        if layer.gain() is None:
+
+    def with_gains(network: Network) -> list[tuple[Layer, Array | None]]:
+        return [(layer, layer.gain()) for layer in network.stack.layers()]
+
+    for l, (layer, gain) in enumerate(jax.eval_shape(with_gains, network), 1):
+        if gain is None:
             return (
                 None,
                 None,
@@ -382,7 +404,11 @@ def certificate(
     low = any(t.y.dtype == jnp.float32 for t in obj.terms)
     rounding = (LABEL_ROUNDING_32_BITS if low else LABEL_ROUNDING_64_BITS) * (1 + size)
     holds = true <= factor * loss * (1 + ROUNDING) + rounding
-    broken = "IS BROKEN beyond rounding: this is a bug in the code, please report it"
-    verdict = "holds" if holds else broken
-    reason = f"{theorem} {verdict}: true loss ≤ {factor:.4g} × actual loss."
+    if holds:
+        reason = f"{theorem} holds: true loss ≤ {factor:.4g} × minimised loss."
+    else:
+        reason = (
+            f"{theorem} IS BROKEN beyond rounding: true loss > {factor:.4g} × minimised loss; "
+            "this is a bug in the code, please report it."
+        )
     return Certificate(loss, true, factor, printed, holds, reason)
