@@ -1,6 +1,6 @@
-"""Advisory checks: problems that are legal and probably a mistake.
+"""Advisory checks: they look for problems that are legal but probably a mistake.
 
-Each check takes a `BoundaryValueProblem` (a `PDE` is one) and returns an `Advice` or None.
+Each check takes a `PDE` and returns an `Advice` or None.
 `ill_posed` runs when a problem is stated, `advice` before training, and `another_exact` and `kinks`
 after training if errors are large.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import combinations, islice, product
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,6 @@ from sapm.numerics.activations import Activation
 from sapm.problem.characteristics import trace_back
 from sapm.problem.conditions import (
     BoundaryCondition,
-    BoundaryValueProblem,
     Condition,
     Initial,
     InitialVelocity,
@@ -33,9 +33,12 @@ from sapm.problem.conditions import (
 )
 from sapm.problem.domain import Box, Coordinates, Domain, Shape, face_stem
 from sapm.problem.equation import Key, derivative_name
-from sapm.problem.functions import evaluate, none_if_fails, numbers_of, point_text
+from sapm.problem.functions import UserCode, evaluate, none_if_fails, numbers_of, point_text
 from sapm.problem.shapes import Combination, Product
 from sapm.scopes import float64
+
+if TYPE_CHECKING:
+    from sapm.problem.pde import PDE
 
 FACE_POINTS = 32  # points on a face, or in the domain, at which functions are compared
 FEW_POINTS = 8  # points that show which derivatives an equation contains
@@ -49,29 +52,29 @@ LINE_NODES = 64  # points on a line along which a coefficient is searched for ju
 LINE_ROUNDS = 5  # how often the search zooms in between two of them
 
 
-Check = Callable[[BoundaryValueProblem], Advice | None]
+Check = Callable[["PDE"], Advice | None]
 
 
 # ---------------------------------------------------------------- is the problem well posed?
 
 
-def ill_posed(problem: BoundaryValueProblem) -> str:
-    """One sentence on what leaves the solution open; "" if nothing is known to.
+def ill_posed(problem: PDE) -> str:
+    """A sentence on why the problem does not determine the solution; "" if no reason was found.
 
-    For first-order linear equations it follows from the characteristics, for others from the names
-    of derivatives and faces.
+    For first-order linear equations the reason is found by following characteristics. For other
+    equations it is found from the derivatives in the equation and the faces with conditions.
     """
     if problem.has_characteristics:
         return _not_reached(problem)
     return _left_open(problem)
 
 
-def _not_reached(problem: BoundaryValueProblem) -> str:
-    """Whether some characteristic brings no data."""
+def _not_reached(problem: PDE) -> str:
+    """A sentence on characteristics that do not begin where u is given; "" if all do."""
     domain = problem.domain
     x = domain.points(CHARACTERISTICS, 1)
     origins = trace_back(problem, x, 1e-4, "RK45", quick=True)
-    # a path that was given up may have come to where time begins
+    # a characteristic whose integration was given up may yet have reached the lower end of t
     unfinished = origins.onward & np.array([face is None for face in origins.face])
     lost = (origins.condition < 0) & ~unfinished
     if not lost.any():
@@ -91,7 +94,7 @@ def _not_reached(problem: BoundaryValueProblem) -> str:
 class _Data:
     """What the conditions of a problem say about each function on each face."""
 
-    def __init__(self, problem: BoundaryValueProblem):
+    def __init__(self, problem: PDE):
         self.problem = problem
         self.equation = problem.equation
         self.domain = problem.domain
@@ -187,8 +190,10 @@ class _Data:
         return bool(both) or "t+" in self.faces_with_value() or first_order_with_both_ends
 
 
-def _left_open(problem: BoundaryValueProblem) -> str:
-    """What a second-order or nonlinear equation lacks; nothing is said where u was measured."""
+def _left_open(problem: PDE) -> str:
+    """A sentence on what a second-order or nonlinear equation lacks; "" if nothing was found, or if
+    there are measurements of u.
+    """
     if any(isinstance(c, Observed) for c in problem.boundary_conditions):
         return ""
     data = _Data(problem)
@@ -215,13 +220,13 @@ def _field_without_condition(data: _Data) -> str:
     name = data.fields[missing[0]]
     if () in data.keys_of_fields[missing[0]]:
         return (
-            f"the problem may not be well posed: no condition is about {name}; add one with "
+            f"the problem may not be well posed: there is no condition on {name}; add one with "
             f"of={name!r}."
         )
     return (
-        f"the problem is not well posed: only derivatives of {name} occur and no condition is "
-        f"about it, so {name} + constant solves it as well; its value at one point is enough: "
-        f"sapm.Observed([point], [u], of={name!r})."
+        f"the problem is not well posed: only derivatives of {name} occur, and there is no "
+        f"condition on {name}, so {name} + constant is a solution too; give its value at one "
+        f"point: sapm.Observed([point], [value], of={name!r})."
     )
 
 
@@ -230,8 +235,8 @@ def _too_few_equations(data: _Data) -> str:
     if rows >= len(data.fields):
         return ""
     return (
-        f"the problem is not well posed: {rows} equation{'s' * (rows > 1)} for "
-        f"{len(data.fields)} unknown functions."
+        f"the problem is not well posed: {rows} equation{'s' * (rows > 1)} for {len(data.fields)} "
+        f"unknown functions; the residual must return {len(data.fields)} numbers."
     )
 
 
@@ -241,8 +246,9 @@ def _only_derivatives(data: _Data) -> str:
     if () in data.keys or any(what != "derivative" for what in determined):
         return ""
     return (
-        "the problem is not well posed: no condition says what u itself is, so u + constant "
-        "solves it as well."
+        "the problem is not well posed: the equation and the conditions contain only derivatives "
+        "of u, so u + constant is a solution too; give the value of u at one point: "
+        "sapm.Observed([point], [value])."
     )
 
 
@@ -250,7 +256,7 @@ def _no_start(data: _Data) -> str:
     if not any("t" in key for key in data.keys) or data.faces_with_value() & {"t-", "t+"}:
         return ""
     return (
-        "the problem is not well posed: no condition says what u is at the lower end of t; "
+        "the problem is not well posed: no condition gives u at the lower end of t; "
         "add sapm.Initial(g)."
     )
 
@@ -259,18 +265,14 @@ def _no_initial_velocity(data: _Data) -> str:
     stated = data.problem.boundary_conditions
     velocity = any(
         isinstance(c, InitialVelocity)
-        or (
-            isinstance(c, Condition)
-            and data.problem.determines(c) != "value"
-            and "t-" in data.problem.faces(c)
-        )
+        or ("t-" in data.problem.faces(c) and data.problem.determines(c) != "value")
         for c in stated
     )
     if ("t", "t") not in data.keys or "t+" in data.faces_with_value() or velocity:
         return ""
     return (
-        f"the problem is not well posed: it contains {derivative_name(('t', 't'))}; "
-        "add sapm.InitialVelocity(g)."
+        f"the problem is not well posed: it contains {derivative_name(('t', 't'))}, and no "
+        "condition gives u.t at the lower end of t; add sapm.InitialVelocity(g)."
     )
 
 
@@ -313,34 +315,34 @@ def _undetermined_parameters(data: _Data) -> str:
     if not data.equation.parameters or data.overdetermined():
         return ""
     return (
-        f"nothing may determine {', '.join(data.equation.parameters)}: no value of u is known "
-        "beyond what the equation needs; add sapm.Observed(x, u)."
+        f"the problem may not determine {', '.join(data.equation.parameters)}: the conditions give "
+        "no more than u itself needs; add measurements, sapm.Observed(x, u)."
     )
 
 
 # ---------------------------------------------------------------- before training
 
 
-def advice(problem: BoundaryValueProblem, sigma: Activation) -> list[Advice]:
+def advice(problem: PDE, sigma: Activation) -> list[Advice]:
     """All advice on a problem, and on the activation for it, before it is trained."""
     items = [item for check in CHECKS if (item := check(problem)) is not None]
-    if sigma.name == "relu":
+    if not sigma.smooth:
         sentence = (
-            "relu has no continuous derivative, so no bound holds for a PDE; "
+            f"{sigma.name} has no continuous derivative, so the theorems for PDEs do not apply; "
             "use activation='sin' or 'tanh'."
         )
         items.append(Advice(AdviceKind.STATEMENT, sentence))
     return items
 
 
-def _periodic(problem: BoundaryValueProblem) -> list[int]:
+def _periodic(problem: PDE) -> list[int]:
     """The indices of the periodic coordinates."""
     return [
         i for c in problem.conditions if isinstance(c, Periodic) for i in c.indices(problem.domain)
     ]
 
 
-def _with_datum(problem: BoundaryValueProblem) -> list[LinearCondition]:
+def _with_datum(problem: PDE) -> list[LinearCondition]:
     """Conditions u = g on faces, at points that are drawn."""
     return [
         c
@@ -352,7 +354,7 @@ def _with_datum(problem: BoundaryValueProblem) -> list[LinearCondition]:
     ]
 
 
-def on_outflow(problem: BoundaryValueProblem) -> Advice | None:
+def on_outflow(problem: PDE) -> Advice | None:
     """A condition on an outflow face, where u is determined by the interior."""
     if not problem.has_characteristics:
         return None
@@ -365,13 +367,14 @@ def on_outflow(problem: BoundaryValueProblem) -> Advice | None:
             if entering is not None and not entering.any():
                 return Advice(
                     AdviceKind.STATEMENT,
-                    f"{condition.name} is on {face}, an outflow face, where u is determined by "
-                    "the interior; use sapm.Inflow, or faces= without it, unless both agree.",
+                    f"{condition.name} holds on {face}, where characteristics leave the domain, so "
+                    "the equation determines u there already; use sapm.Inflow, or name other faces "
+                    "by faces=, unless the values agree.",
                 )
     return None
 
 
-def time_by_another_name(problem: BoundaryValueProblem) -> Advice | None:
+def time_by_another_name(problem: PDE) -> Advice | None:
     """A coordinate that looks like the time and is not called t."""
     names = problem.domain.names
     keys = problem.equation.keys
@@ -388,12 +391,13 @@ def time_by_another_name(problem: BoundaryValueProblem) -> Advice | None:
         return None
     return Advice(
         AdviceKind.STATEMENT,
-        f"the time coordinate is called t here, and {time} is treated as a coordinate in space: "
-        "conditions without faces= hold at its upper end too. Call it t, or name the faces.",
+        f"{time} looks like the time, but only a coordinate named t is treated as time: "
+        f"conditions without faces= hold at the upper end of {time}, too. Rename it to t, or name "
+        "the faces.",
     )
 
 
-def backwards_in_time(problem: BoundaryValueProblem) -> Advice | None:
+def backwards_in_time(problem: PDE) -> Advice | None:
     """Diffusion with the wrong sign, for which small details grow without bound."""
     equation = problem.equation
     keys = equation.keys
@@ -409,14 +413,15 @@ def backwards_in_time(problem: BoundaryValueProblem) -> Advice | None:
         if name != "t" and key in keys and np.all(slopes[:, keys.index(key)] * in_time > 0):
             return Advice(
                 AdviceKind.STATEMENT,
-                f"the equation runs backwards in time: u.t and {derivative_name(key)} have the "
-                "same sign, so small details of the initial values grow without bound; diffusion "
-                f"is u.t - k*{derivative_name(key)} with k > 0.",
+                "the equation is diffusion backwards in time: the coefficients of u.t and "
+                f"{derivative_name(key)} have the same sign, so small details of the initial "
+                "values grow without bound; write diffusion as "
+                f"u.t - k*{derivative_name(key)} with k > 0.",
             )
     return None
 
 
-def too_many_equations(problem: BoundaryValueProblem) -> Advice | None:
+def too_many_equations(problem: PDE) -> Advice | None:
     """More equations than unknown functions."""
     rows = problem.equation.rows
     if rows <= len(problem.fields) or problem.equation.parameters:
@@ -428,7 +433,7 @@ def too_many_equations(problem: BoundaryValueProblem) -> Advice | None:
     )
 
 
-def not_periodic(problem: BoundaryValueProblem) -> Advice | None:
+def not_periodic(problem: PDE) -> Advice | None:
     """Data that are not periodic where u is."""
     names = problem.domain.names
     for condition in _with_datum(problem):
@@ -442,18 +447,14 @@ def not_periodic(problem: BoundaryValueProblem) -> Advice | None:
     return None
 
 
-def _datum(
-    problem: BoundaryValueProblem, condition: LinearCondition, x: np.ndarray
-) -> np.ndarray | None:
+def _datum(problem: PDE, condition: LinearCondition, x: np.ndarray) -> np.ndarray | None:
     """The datum of a condition at the points x; None where it is not defined."""
     return none_if_fails(
         condition.datum, problem.domain, x, len(condition.field_indices(problem.fields))
     )
 
 
-def _compare_ends(
-    problem: BoundaryValueProblem, condition: LinearCondition, face: str, i: int
-) -> Advice | None:
+def _compare_ends(problem: PDE, condition: LinearCondition, face: str, i: int) -> Advice | None:
     """Compare a datum at both ends of coordinate i; it may be undefined at one of them."""
     names = problem.domain.names
     center, spread = problem.domain.frame
@@ -476,7 +477,7 @@ def _compare_ends(
     )
 
 
-def different_at_corner(problem: BoundaryValueProblem) -> Advice | None:
+def different_at_corner(problem: PDE) -> Advice | None:
     """Conditions on two faces of a box that give different values where the faces meet.
 
     No smooth function has both values, and no network is close to both near the corner.
@@ -495,9 +496,7 @@ def different_at_corner(problem: BoundaryValueProblem) -> Advice | None:
     return None
 
 
-def _sizes(
-    problem: BoundaryValueProblem, domain: Box, condition: LinearCondition, draw
-) -> np.ndarray:
+def _sizes(problem: PDE, domain: Box, condition: LinearCondition, draw) -> np.ndarray:
     """The largest datum of a condition for each function, over the faces where it is defined."""
     size = np.zeros(len(condition.field_indices(problem.fields)))
     for face in problem.faces(condition):
@@ -508,7 +507,7 @@ def _sizes(
 
 
 def _compare_at_corner(
-    problem: BoundaryValueProblem,
+    problem: PDE,
     domain: Box,
     at_face: tuple[LinearCondition, str],
     at_side: tuple[LinearCondition, str],
@@ -550,7 +549,7 @@ def _boxes(domain: Domain | Shape) -> Iterator[Box]:
         yield from _boxes(domain.b)
 
 
-def reentrant_corner(problem: BoundaryValueProblem) -> Advice | None:
+def reentrant_corner(problem: PDE) -> Advice | None:
     """A corner that points into the domain, around which u is not smooth as a rule."""
     domain = problem.domain
     names = domain.names
@@ -579,7 +578,7 @@ def reentrant_corner(problem: BoundaryValueProblem) -> Advice | None:
 
 
 @float64
-def coefficient_jumps(problem: BoundaryValueProblem) -> Advice | None:
+def coefficient_jumps(problem: PDE) -> Advice | None:
     """A coefficient of a second derivative that jumps along a coordinate of that derivative."""
     equation = problem.equation
     domain = problem.domain
@@ -650,7 +649,7 @@ def _jump_on_line(
 
 
 @float64
-def single_precision(problem: BoundaryValueProblem) -> Advice | None:
+def single_precision(problem: PDE) -> Advice | None:
     """Constants in single precision in the equation or its conditions."""
     names = problem.domain.names
     equation = problem.equation
@@ -672,15 +671,16 @@ def single_precision(problem: BoundaryValueProblem) -> Advice | None:
         if text is not None and "f32[" in text:
             return Advice(
                 AdviceKind.STATEMENT,
-                f"{what} has numbers in single precision (float32), which have seven digits; make "
-                "them float64: by NumPy, or by jax.numpy inside of the function.",
+                f"{what} contains numbers in single precision (float32), which have only seven "
+                "digits; make them float64: with NumPy, or with jax.numpy inside the function.",
             )
     return None
 
 
 def _values(function: Callable, names: tuple[str, ...], row) -> jax.Array:
     """A user's function at one point, which may be traced."""
-    return numbers_of(function(Coordinates(names, row)), "g", several=True)
+    with UserCode():
+        return numbers_of(function(Coordinates(names, row)), "g", several=True)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -699,10 +699,10 @@ CHECKS: tuple[Check, ...] = (
 # ---------------------------------------------------------------- after training
 
 
-def another_exact(problem: BoundaryValueProblem) -> Advice | None:
+def another_exact(problem: PDE) -> Advice | None:
     """Whether `exact` contradicts the conditions or the equation.
 
-    It takes seconds, and is asked only where errors against `exact` are large.
+    This takes seconds, and is called only if the errors relative to `exact` are large.
     """
     if problem.exact is None:
         return None
@@ -710,7 +710,7 @@ def another_exact(problem: BoundaryValueProblem) -> Advice | None:
 
 
 @float64
-def _exact_and_conditions(problem: BoundaryValueProblem) -> Advice | None:
+def _exact_and_conditions(problem: PDE) -> Advice | None:
     """Compare `exact` with the data of conditions."""
     domain = problem.domain
     names = domain.names
@@ -749,7 +749,7 @@ def _exact_and_conditions(problem: BoundaryValueProblem) -> Advice | None:
 
 
 @float64
-def _exact_and_equation(problem: BoundaryValueProblem) -> Advice | None:
+def _exact_and_equation(problem: PDE) -> Advice | None:
     """Put `exact` into the equation. Nothing is known where it cannot be differentiated."""
     equation = problem.equation
     names = problem.domain.names
@@ -797,18 +797,18 @@ def _exact_and_equation(problem: BoundaryValueProblem) -> Advice | None:
     )
 
 
-def kinks(problem: BoundaryValueProblem, residual: float) -> Advice | None:
-    """Whether a large residual is explained by kinks or shocks, which nothing smooths.
+def kinks(problem: PDE, residual: float) -> Advice | None:
+    """Whether kinks or shocks explain a large residual: the equation has no term that smooths them.
 
     Parameters
     ----------
-    residual
-        The residual after training, relative to the data.
+    problem : the problem.
+    residual : the residual after training, relative to the data.
     """
     equation = problem.equation
     names = problem.domain.names
     u, *others = problem.fields
-    # of systems and of unknown parameters it is not known whether they are nonlinear
+    # whether it is nonlinear is not known for a system or an equation with unknown numbers
     several = others or equation.parameters or equation.rows > 1
     if not LARGE_RESIDUAL < residual < np.inf or several or len(names) < 2:
         return None
@@ -818,6 +818,6 @@ def kinks(problem: BoundaryValueProblem, residual: float) -> Advice | None:
     return Advice(
         AdviceKind.OUTCOME,
         f"the residual stays at {residual:.1g} of the data: a nonlinear equation of first order "
-        "has kinks or shocks, and several solutions, of which this may be a mixture. A small "
-        f"- eps * ({diffusion}) in the residual selects one, and smooths it.",
+        "may have kinks or shocks, and several solutions, of which this may be a mixture. Add a "
+        f"small - eps * ({diffusion}) to the residual: it selects one solution and smooths it.",
     )

@@ -15,12 +15,14 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
-from sapm.problem.conditions import BoundaryValueProblem, LinearCondition
+from sapm.problem.conditions import LinearCondition
 from sapm.problem.domain import Domain
 from sapm.scopes import float64
 
 if TYPE_CHECKING:
     from scipy.integrate._ivp.ivp import OdeResult
+
+    from sapm.problem.pde import PDE
 
 # A path is given up after this many crossings of the domain, unless t changes along it
 MAX_CROSSINGS = 200.0
@@ -36,18 +38,13 @@ class Origins:
 
     Parameters
     ----------
-    x : (n, d)
-        Where each began.
-    condition : (n,)
-        The index of the condition that gives u there; -1 for none.
+    x : (n, d) where each began.
+    condition : (n,) the index of the condition that gives u there; -1 for none.
     integral : (n,)
         ∫ sign·f ds along it, with the factors of c0.
-    factor : (n,)
-        What the datum at its foot is multiplied by.
-    face
-        The face it began on; None if it was given up before.
-    onward : (n,)
-        Whether it was given up although it might have reached the start of t.
+    factor : (n,) what the datum at its foot is multiplied by.
+    face : the face it began on; None if it was given up before.
+    onward : (n,) whether it was given up although it might have reached the start of t.
     """
 
     x: np.ndarray
@@ -65,7 +62,7 @@ class _Path:
     Its state is (x, ∫ f, -∫ c0, crossings of the domain): (d + 3,).
     """
 
-    problem: BoundaryValueProblem
+    problem: PDE
     first_order_form: Callable[[np.ndarray], np.ndarray]
     quick: bool
     evaluations: int = 0
@@ -139,7 +136,7 @@ class _Path:
 
 @float64
 def trace_back(
-    problem: BoundaryValueProblem,
+    problem: PDE,
     x: np.ndarray,
     rtol: float,
     method: str = "DOP853",
@@ -149,14 +146,10 @@ def trace_back(
 
     Parameters
     ----------
-    problem
-        A PDE whose equation is linear and of first order.
-    x : (n, d)
-        The points.
-    rtol, method
-        Of `scipy.integrate.solve_ivp`.
-    quick
-        Give up paths that are long, even where t changes along them.
+    problem : a PDE whose equation is linear and of first order.
+    x : (n, d) the points.
+    rtol, method : of `scipy.integrate.solve_ivp`.
+    quick : give up paths that are long, even where t changes along them.
     """
     domain = problem.domain
     path = _Path(problem, problem.equation.pointwise(), quick)
@@ -217,13 +210,12 @@ def _first_exit(domain: Domain, run: Any, pace: float) -> np.ndarray | None:
     return run.sol(brentq(lambda at: gap(np.array([at]))[0], s[i - 1], s[i]))
 
 
-def _condition_at(problem: BoundaryValueProblem, on: dict[str, np.ndarray]) -> np.ndarray:
+def _condition_at(problem: PDE, on: dict[str, np.ndarray]) -> np.ndarray:
     """The index of the first condition that gives u at each boundary point, -1 for none.
 
     Parameters
     ----------
-    on
-        For every face, which of the points lie on it.
+    on : for every face, which of the points lie on it.
     """
     index = np.full(len(next(iter(on.values()))), -1)
     for i, condition in reversed(list(enumerate(problem.boundary_conditions))):
@@ -235,20 +227,16 @@ def _condition_at(problem: BoundaryValueProblem, on: dict[str, np.ndarray]) -> n
 
 @float64
 def solve_by_characteristics(
-    problem: BoundaryValueProblem, x: np.ndarray, rtol: float = 1e-11, quick: bool = False
+    problem: PDE, x: np.ndarray, rtol: float = 1e-11, quick: bool = False
 ) -> np.ndarray:
     """u (n,) at the points x (n, d); NaN where no characteristic brings data.
 
     Parameters
     ----------
-    problem
-        A PDE whose equation is linear and of first order.
-    x : (n, d)
-        The points.
-    rtol
-        Relative tolerance of the integration.
-    quick
-        Give up long paths, whose points get NaN.
+    problem : a PDE whose equation is linear and of first order.
+    x : (n, d) the points.
+    rtol : relative tolerance of the integration.
+    quick : give up long paths, whose points get NaN.
     """
     origins = trace_back(problem, x, rtol, quick=quick)
     u = np.full(len(x), np.nan)

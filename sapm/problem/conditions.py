@@ -12,14 +12,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from sapm.errors import brief, by_name, nearest, number
 from sapm.problem.domain import Domain, face_stem
-from sapm.problem.equation import Equation, unknown_names
+from sapm.problem.equation import unknown_names
 from sapm.problem.functions import check_inside, evaluate, function_of_point, point_text, table
+
+if TYPE_CHECKING:
+    from sapm.problem.pde import PDE
 
 # ---------------------------------------------------------------- what all conditions share
 
@@ -32,12 +35,10 @@ class BoundaryCondition(ABC):
 
     Parameters
     ----------
-    weight : float
-        How much its points count, beside those of other conditions.
-    points : int or (n, d), optional
-        How many points it gets, or which. Default: an equal share of `boundary_points`.
-    faces : sequence of str, optional
-        The faces it holds on. Default: those of all coordinates but t.
+    weight : how much its points count, relative to those of other conditions.
+    points : int or (n, d): how many points it gets, or which. Default: an equal share of
+        `boundary_points`.
+    faces : the faces it holds on. Default: those of all coordinates but t.
     """
 
     weight: float = 1.0
@@ -60,7 +61,8 @@ class BoundaryCondition(ABC):
                     f"{brief(face)} is not a face; this domain has {', '.join(domain.faces)}."
                     + nearest(face, domain.faces)
                 )
-        return tuple(self.faces or _faces_beside_time(domain))
+        without_time = (face for face in domain.faces if not _about_time(face))
+        return tuple(self.faces or without_time)
 
     @abstractmethod
     def field_indices(self, fields: Sequence[str]) -> tuple[int, ...]:
@@ -95,11 +97,6 @@ def _about_time(face: str) -> bool:
     return face_stem(face) in ("t-", "t+")
 
 
-def _faces_beside_time(domain: Domain) -> tuple[str, ...]:
-    """The faces of all coordinates but t."""
-    return tuple(face for face in domain.faces if not _about_time(face))
-
-
 # ---------------------------------------------------------------- any equation on a face
 
 
@@ -108,17 +105,13 @@ class Condition(BoundaryCondition):
 
     Parameters
     ----------
-    residual : callable
-        A function of the point and of the unknown functions, written like the residual of a PDE:
-        `lambda p, u: u.x + u.value**4 - p.t`, or `lambda p, u, v: …` for a system. The names of
-        its arguments after the point are those of the PDE; functions that it does not use may be
+    residual : a function of the point and of the unknown functions, written like the residual of a
+        PDE: `lambda p, u: u.x + u.value**4 - p.t`, or `lambda p, u, v: …` for a system. The names
+        of its arguments after the point are those of the PDE; functions that it does not use may be
         left out. It may return several numbers, one for each equation.
-    faces : sequence of str, optional
-        The faces it holds on, such as `["x+"]`. Default: those of all coordinates but t.
-    weight : float
-        How much its points count, beside those of other conditions.
-    points : int or (n, d), optional
-        How many points it gets, or which.
+    faces : the faces it holds on, such as `["x+"]`. Default: those of all coordinates but t.
+    weight : how much its points count, relative to those of other conditions.
+    points : int or (n, d): how many points it gets, or which.
 
     A condition of your own is a subclass with a method `residual(self, p, u)`:
 
@@ -212,17 +205,12 @@ class LinearCondition(BoundaryCondition):
 
     Parameters
     ----------
-    g : callable or number
-        The datum, a function of one point, `lambda p: jnp.sin(p.x)`, or a number. For several
-        functions it gives one number for each.
-    weight : float
-        How much its points count, beside those of other conditions.
-    points : int or (n, d), optional
-        How many points it gets, or which.
-    of : str or sequence of str, optional
-        The unknown functions it is about, by their names in the residual. Default: all.
-    hard : bool
-        Satisfy it exactly: u = g + φ N, where φ vanishes on its faces. g must be defined in the
+    g : the datum, a function of one point, `lambda p: jnp.sin(p.x)`, or a
+        number. For several functions it gives one number for each.
+    weight : how much its points count, relative to those of other conditions.
+    points : int or (n, d): how many points it gets, or which.
+    of : the unknown functions it is about, by their names in the residual. Default: all.
+    hard : satisfy it exactly: u = g + φ N, where φ vanishes on its faces. g must be defined in the
         whole domain. For Initial and Dirichlet conditions on a Box or a Ball.
 
     A condition of your own is a frozen dataclass that inherits from this class, or from `OnFaces`,
@@ -240,8 +228,15 @@ class LinearCondition(BoundaryCondition):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if "operator" in vars(cls) and "about" not in vars(cls):
+        if "operator" not in vars(cls):
+            return
+        if "about" not in vars(cls):
             cls.about = "both"
+        elif cls.about == "value":
+            raise TypeError(
+                f"condition {cls.__name__}: got an operator and about='value', expected "
+                "'derivative' or 'both'; about='value' means u = g, without an operator."
+            )
 
     def __post_init__(self):
         object.__setattr__(self, "g", _datum(self.g))
@@ -278,7 +273,14 @@ class LinearCondition(BoundaryCondition):
         return tuple(fields.index(name) for name in names)
 
     def datum(self, domain: Domain, x: np.ndarray, count: int = 1) -> np.ndarray:
-        """g at the points x: (n, count), one column for each of `count` functions."""
+        """g at the points x: (n, count), one column for each of `count` functions.
+
+        Parameters
+        ----------
+        domain : the domain.
+        x : (n, d) the points.
+        count : the number of functions that the condition is about.
+        """
         what = f"the datum of {self.name}"
         values = evaluate(self.g, what, domain.names, x, several=count > 1)
         if values.shape[1] != count:
@@ -306,8 +308,8 @@ def _initial_faces(name: str, domain: Domain) -> tuple[str, ...]:
     """The faces where t begins: their outward normal points back in time."""
     if "t" not in domain.names:
         raise ValueError(
-            f"{name} needs a coordinate named t, and the domain has {', '.join(domain.names)}; "
-            "rename the one that is the time to t, or use Inflow or Dirichlet."
+            f"{name}: got a domain with {', '.join(domain.names)}, expected a coordinate named t; "
+            "name the time t, or use Inflow or Dirichlet."
         )
     t = domain.names.index("t")
     faces = tuple(
@@ -317,8 +319,8 @@ def _initial_faces(name: str, domain: Domain) -> tuple[str, ...]:
     )
     if not faces:
         raise ValueError(
-            f"{name} needs a face where t begins, and the domain has {', '.join(domain.faces)}; "
-            "use Dirichlet with the faces named."
+            f"{name}: got a domain with the faces {', '.join(domain.faces)}, expected one on which "
+            "t begins; use Dirichlet and name its faces."
         )
     return faces
 
@@ -330,12 +332,11 @@ class Initial(LinearCondition):
 
     Parameters
     ----------
-    g : callable or number
-        The datum: a function of one point, such as `lambda p: jnp.sin(p.x)`, or a number.
+    g : the datum: a function of one point, such as `lambda p: jnp.sin(p.x)`, or
+        a number.
     weight, points, of
         See `LinearCondition`.
-    hard : bool
-        Satisfy it exactly; g must then be defined in the whole domain.
+    hard : satisfy it exactly; g must then be defined in the whole domain.
     """
 
     def faces_in(self, domain: Domain) -> tuple[str, ...]:
@@ -349,8 +350,7 @@ class InitialVelocity(LinearCondition):
 
     Parameters
     ----------
-    g : callable or number
-        The datum: a function of one point, or a number.
+    g : the datum: a function of one point, or a number.
     weight, points, of
         See `LinearCondition`.
     """
@@ -373,8 +373,7 @@ class Inflow(LinearCondition):
 
     Parameters
     ----------
-    g : callable or number
-        The datum: a function of one point, or a number.
+    g : the datum: a function of one point, or a number.
     weight, points
         See `LinearCondition`.
     """
@@ -402,14 +401,12 @@ class Dirichlet(OnFaces):
 
     Parameters
     ----------
-    g : callable or number
-        The datum: a function of one point, such as `lambda p: jnp.sin(p.x)`, or a number.
-    faces : sequence of str, optional
-        Such as `["x-", "x+"]`. Default: those of all coordinates but t.
+    g : the datum: a function of one point, such as `lambda p: jnp.sin(p.x)`, or
+        a number.
+    faces : such as `["x-", "x+"]`. Default: those of all coordinates but t.
     weight, points, of
         See `LinearCondition`.
-    hard : bool
-        Satisfy it exactly; g must then be defined in the whole domain.
+    hard : satisfy it exactly; g must then be defined in the whole domain.
     """
 
 
@@ -420,10 +417,8 @@ class Neumann(OnFaces):
 
     Parameters
     ----------
-    g : callable or number
-        The datum: a function of one point, or a number.
-    faces : sequence of str, optional
-        Such as `["x-", "x+"]`. Default: those of all coordinates but t.
+    g : the datum: a function of one point, or a number.
+    faces : such as `["x-", "x+"]`. Default: those of all coordinates but t.
     weight, points, of
         See `LinearCondition`.
     """
@@ -441,14 +436,10 @@ class Robin(OnFaces):
 
     Parameters
     ----------
-    a, b : callable or number
-        Coefficients: functions of one point, or numbers, not both 0.
-    g : callable or number
-        The datum: a function of one point, or a number.
-    faces : sequence of str, optional
-        Such as `["x-", "x+"]`. Default: those of all coordinates but t.
-    weight, points, of
-        See `LinearCondition`.
+    a, b : coefficients: functions of one point, or numbers, not both 0.
+    g : the datum: a function of one point, or a number.
+    faces : such as `["x-", "x+"]`. Default: those of all coordinates but t.
+    weight, points, of : see `LinearCondition`.
     """
 
     a: Any = 1.0
@@ -499,14 +490,10 @@ class Observed(LinearCondition):
 
     Parameters
     ----------
-    x : (n, d)
-        The points, one column per coordinate; (n,) for one coordinate.
-    u : (n,) or (n, m)
-        The values there, one column for each function meant.
-    weight : float
-        How much they count, beside other conditions.
-    of : str or sequence of str, optional
-        The unknown functions that were measured. Default: all.
+    x : (n, d) the points, one column per coordinate; (n,) for one coordinate.
+    u : (n,) or (n, m) the values there, one column for each function meant.
+    weight : how much they count, relative to the points of other conditions.
+    of : the unknown functions that were measured. Default: all.
     """
 
     x: Any = None
@@ -525,7 +512,8 @@ class Observed(LinearCondition):
         count = len(table("u of Observed", self.u))
         if count != len(x):
             raise ValueError(
-                f"Observed has {len(x)} points and {count} values; they must be equal."
+                f"Observed: got {count} values at {len(x)} points, expected a value at each point; "
+                "give as many values as points."
             )
         check_inside(domain, x, "Observed")
         return x
@@ -552,8 +540,7 @@ class Periodic:
 
     Parameters
     ----------
-    coordinates : str
-        One or several names of coordinates of a Box.
+    coordinates : one or several names of coordinates of a Box.
     """
 
     coordinates: tuple[str, ...]
@@ -571,13 +558,13 @@ class Periodic:
         for name in self.coordinates:
             if name not in domain.names:
                 raise ValueError(
-                    f"Periodic({brief(name)}) does not name a coordinate; there are "
-                    f"{', '.join(domain.names)}.{nearest(name, domain.names)}"
+                    f"Periodic: got {brief(name)}, expected a coordinate of the domain; name one "
+                    f"of {', '.join(domain.names)}.{nearest(name, domain.names)}"
                 )
             if not {name + "-", name + "+"} <= set(domain.faces):
                 raise ValueError(
-                    f"Periodic({brief(name)}) needs a coordinate with two ends, {name}- and "
-                    f"{name}+; use a Box for it."
+                    f"Periodic: got {brief(name)}, expected a coordinate with the faces {name}- "
+                    f"and {name}+; use a Box for it."
                 )
         return tuple(domain.names.index(name) for name in self.coordinates)
 
@@ -585,55 +572,7 @@ class Periodic:
 # ---------------------------------------------------------------- conditions of a problem together
 
 
-class BoundaryValueProblem(Protocol):
-    """An equation with its conditions, as a `PDE` has them: what checks and advice ask."""
-
-    @property
-    def domain(self) -> Domain: ...
-    @property
-    def equation(self) -> Equation: ...
-    @property
-    def exact(self) -> Callable | None: ...
-    @property
-    def conditions(self) -> Sequence[BoundaryCondition | Periodic]: ...
-    @property
-    def boundary_conditions(self) -> tuple[BoundaryCondition, ...]:
-        """All conditions but periodicity."""
-        ...
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The unknown functions."""
-        ...
-
-    @property
-    def sign(self) -> float:
-        """±1: information travels along sign · c (first-order linear equations)."""
-        ...
-
-    @property
-    def has_characteristics(self) -> bool:
-        """Whether u follows from its conditions along characteristics."""
-        ...
-
-    def faces(self, condition: BoundaryCondition) -> tuple[str, ...]:
-        """The faces that a condition holds on."""
-        ...
-
-    def entering(self, face: str, x: np.ndarray) -> np.ndarray:
-        """Where characteristics enter through a face, at its points x."""
-        ...
-
-    def determines(self, condition: BoundaryCondition) -> str:
-        """ "value", "derivative" or "both": what of u a condition is about."""
-        ...
-
-    def equation_of(self, condition: Condition) -> Equation:
-        """The residual of a condition."""
-        ...
-
-
-def check_agreement(problem: BoundaryValueProblem) -> None:
+def check_agreement(problem: PDE) -> None:
     """Raise an error where two conditions give u, or ∂u/∂n, different values on the same face."""
     for kinds in ((Initial, Dirichlet), (Neumann,)):
         alike = [
@@ -647,9 +586,7 @@ def check_agreement(problem: BoundaryValueProblem) -> None:
                     _check_face(problem, face, one, other)
 
 
-def _check_face(
-    problem: BoundaryValueProblem, face: str, one: LinearCondition, other: LinearCondition
-) -> None:
+def _check_face(problem: PDE, face: str, one: LinearCondition, other: LinearCondition) -> None:
     """Compare the data of two conditions at points of a face."""
     domain = problem.domain
     x = domain.face_points(face, 8)

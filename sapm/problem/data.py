@@ -49,10 +49,8 @@ class Function:
 
     Parameters
     ----------
-    domain : Box, Ball or a combination
-        Where f is learned.
-    f : callable
-        f of one point p, such as `lambda p: jnp.sin(p.x**2)`; it may return several numbers.
+    domain : a Box, a Ball or a combination, on which f is learned.
+    f : f of one point p, such as `lambda p: jnp.sin(p.x**2)`; it may return several numbers.
 
     Example: `sapm.solve(sapm.Function(sapm.Box(x=(-1, 1)), lambda p: jnp.exp(-p.x**2)))`.
     """
@@ -90,10 +88,9 @@ class Function:
 
         Parameters
         ----------
-        points, test_points
-            How many points, or arrays (n, d) of points. No test set for `test_points=0`.
-        boundary_points, mu
-            Not used: they belong to PDEs.
+        points, test_points : how many points, or arrays (n, d) of points. No test set for
+            `test_points=0`.
+        boundary_points, mu : not used: they belong to PDEs.
         """
         domain = self.domain
         x = interior_points(domain, points, "points", domain.first)
@@ -126,6 +123,9 @@ def _column_names(names, count: int) -> tuple[str, ...]:
     return tuple(str(name) for name in words)
 
 
+DATA_AS_PROBLEM = " Data are a problem: sapm.Regression(X, y)."  # for `by_name`
+
+
 @by_name
 @dataclass(frozen=True)
 class Regression:
@@ -133,22 +133,15 @@ class Regression:
 
     Parameters
     ----------
-    X : (n, d) or (n,)
-        Inputs. X, Y and weights may be memory maps or arrays on disk, such as those of h5py and
-        zarr; they are then read by rows.
-    Y : (n, m) or (n,)
-        Values to fit.
-    test : (X, Y), optional
-        Data that are scored at the end.
-    validation : (X, Y), optional
-        Held-out data: the network that fits them best is kept, and training stops when they no
-        longer improve.
-    weights : (n,), optional
-        How much each sample counts.
-    names : sequence of str, optional
-        Names of the columns of X. Default: x for one column, else x1, x2, ….
-    loss : Loss, optional
-        What a prediction costs, such as softmax cross-entropy. Default: the square of the
+    X : (n, d) or (n,) the inputs. X, Y and weights may be memory maps or arrays on disk, such as
+        those of h5py and zarr; they are then read by rows.
+    Y : (n, m) or (n,) the values to fit.
+    test : (X, Y), data that are scored at the end.
+    validation : (X, Y), held-out data: the network that fits them best is kept, and
+        training stops when they no longer improve.
+    weights : (n,) how much each sample counts.
+    names : names of the columns of X. Default: x for one column, else x1, x2, ….
+    loss : what a prediction costs, such as softmax cross-entropy. Default: the square of the
         difference. Other losses need `model="ls"` or `method="auto"`.
 
     Example: `sapm.solve(sapm.Regression(X, Y, test=(X_test, Y_test)))`.
@@ -241,20 +234,22 @@ class Regression:
 
         Parameters
         ----------
-        batches
-            Pairs (X, Y), one after the other.
-        folder
-            Where X.npy and Y.npy are written. Default: a temporary folder, which is removed
+        batches : pairs (X, Y), one after the other.
+        folder : where X.npy and Y.npy are written. Default: a temporary folder, which is removed
             together with the problem.
-        more
-            Other parameters of `Regression`.
+        more : other parameters of `Regression`.
         """
         return cls(*spool(batches, folder), **more)
 
     def samples(
         self, points: Any = None, boundary_points: Any = None, test_points: Any = None, mu=None
     ) -> Samples:
-        """All data as one term. The parameters are not used: they belong to other problems."""
+        """All data as one term.
+
+        Parameters
+        ----------
+        points, boundary_points, test_points, mu : not used: they belong to other problems.
+        """
         weight: Any = 1.0
         if self.weights is not None:
             weights = np.asarray(self.weights).reshape(-1)
@@ -313,10 +308,8 @@ class OnDisk:
 
     Parameters
     ----------
-    source
-        The array on disk, (n, columns) or (n,).
-    owner
-        An object that must live as long as the table, such as its temporary folder.
+    source : the array on disk, (n, columns) or (n,).
+    owner : an object that must live as long as the table, such as its temporary folder.
     """
 
     dtype = np.dtype(float)
@@ -359,10 +352,8 @@ def table_or_disk(name: str, a, columns: int | None = None) -> np.ndarray | OnDi
 
     Parameters
     ----------
-    name
-        What the table is, for errors.
-    columns
-        The expected number of columns.
+    name : what the table is, for errors.
+    columns : the expected number of columns.
     """
     if not on_disk(a):
         return table(name, a, columns)
@@ -438,7 +429,10 @@ class _Growing:
 def spool(batches: Iterable, folder: str | Path | None = None) -> tuple[OnDisk, OnDisk]:
     """Write pairs (X, Y) to folder/X.npy and folder/Y.npy, and open them as tables.
 
-    Without a folder they lie in a temporary one, which is removed with the last of the tables.
+    Parameters
+    ----------
+    batches : pairs (X, Y) of arrays.
+    folder : the folder; None is a temporary one, which is removed with the last of the tables.
     """
     scratch = None
     if folder is None:

@@ -1,7 +1,7 @@
 """Boxes and balls with named coordinates.
 
-Each has named faces with outward normals, and Halton points inside and on every face. `Domain` and
-`Part` in `sapm.problem.shapes` say what their methods compute; shapes there combine them.
+Each has named faces with outward normals, and Halton points inside and on every face. `Domain` says
+what their methods compute; the shapes of `sapm.problem.shapes` combine them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ MIN_LOG_MEASURE = -700.0  # exp of less is 0 in double precision
 
 
 def halton(n: int, dimension: int, start: int = 0) -> np.ndarray:
-    """Points start, …, start + n - 1 of the Halton sequence in the unit cube: (n, dimension)."""
+    """Points start, …, start + n - 1 of the Halton sequence in the unit cube: (n, dimension).
+
+    Parameters
+    ----------
+    n : the number of points.
+    dimension : the dimension of the cube.
+    start : the number of the first point.
+    """
     if dimension == 0:
         return np.zeros((n, 0))
     sequence = qmc.Halton(dimension, scramble=False)
@@ -85,7 +92,14 @@ class Domain(Protocol):
         ...
 
     def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
-        """n points on a face, number `start` of its sequence and those after it: (n, d)."""
+        """n points on a face, number `start` of its sequence and those after it: (n, d).
+
+        Parameters
+        ----------
+        face : its name.
+        n : the number of points.
+        start : the number of the first one in its sequence.
+        """
         ...
 
     def area(self, face: str) -> float:
@@ -115,12 +129,8 @@ class Domain(Protocol):
         """The domain as JSON; `domain_from` makes it again."""
         ...
 
-
-class Part(Domain, Protocol):
-    """What a shape also asks of its parts. `face=None` means the inside."""
-
     def cube_dimension(self, face: str | None = None) -> int:
-        """How many numbers in (0, 1) `from_cube` takes per point."""
+        """How many numbers in (0, 1) `from_cube` takes per point. `face=None` means the inside."""
         ...
 
     def from_cube(self, u: np.ndarray, face: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -142,34 +152,34 @@ class Shape:
     a | b, a & b and a - b need the same coordinates in both shapes, a * b needs different ones.
     """
 
-    def __or__(self: Part, other: Shape) -> Combination:
+    def __or__(self: Domain, other: Shape) -> Combination:
         from sapm.problem.shapes import Combination
 
         return Combination("union", self, _operand("|", other))
 
-    def __and__(self: Part, other: Shape) -> Combination:
+    def __and__(self: Domain, other: Shape) -> Combination:
         from sapm.problem.shapes import Combination
 
         return Combination("intersection", self, _operand("&", other))
 
-    def __sub__(self: Part, other: Shape) -> Combination:
+    def __sub__(self: Domain, other: Shape) -> Combination:
         from sapm.problem.shapes import Combination
 
         return Combination("difference", self, _operand("-", other))
 
-    def __mul__(self: Part, other: Shape) -> Box | Product:
+    def __mul__(self: Domain, other: Shape) -> Box | Product:
         from sapm.problem.shapes import Product
 
         return Product(self, _operand("*", other))
 
 
-def _operand(sign: str, other: object) -> Part:
+def _operand(sign: str, other: object) -> Domain:
     if not isinstance(other, Shape):
         raise TypeError(
             f"domain {sign} {other!r}: that is not a domain; use a sapm.Box, a sapm.Ball or a "
             "shape made of them."
         )
-    return cast(Part, other)
+    return cast(Domain, other)
 
 
 def face_stem(face: str) -> str:
@@ -189,12 +199,9 @@ class Coordinates:
 
     Parameters
     ----------
-    names : sequence of str
-        The names of the coordinates, d of them.
-    vector : array (d,)
-        Their values; traced by JAX as a rule.
-    parameters : mapping, optional
-        Unknown numbers of the problem, which are read as `p.name` too.
+    names : the names of the coordinates, d of them.
+    vector : (d,) their values; traced by JAX as a rule.
+    parameters : unknown numbers of the problem, which are read as `p.name` too.
     """
 
     def __init__(
@@ -248,16 +255,52 @@ def _check_name(name: object) -> None:
         )
 
 
+class Simple(Shape, Domain):
+    """A convex domain whose points are those of the unit cube, moved by `from_cube`."""
+
+    @property
+    def convex(self) -> bool:
+        return True
+
+    @property
+    def smallest_width(self) -> np.ndarray:
+        return self.sides
+
+    def points(self, n: int, start: int | None = None) -> np.ndarray:
+        """n Halton points inside, number `start` (at least `first`) and those after it: (n, d)."""
+        start = self.first if start is None else max(self.first, start)
+        return self.from_cube(halton(n, self.cube_dimension(), start))[0]
+
+    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
+        """n Halton points on a face, number `start` and those after it: (n, d).
+
+        Parameters
+        ----------
+        face : its name.
+        n : the number of points.
+        start : the number of the first one in its sequence.
+        """
+        start = max(self.first, start)
+        return self.from_cube(halton(n, self.cube_dimension(face), start), face)[0]
+
+    def area(self, face: str) -> float:
+        return self.region_measure(face)
+
+    @property
+    def volume(self) -> float:
+        return self.region_measure()
+
+
 @dataclass(frozen=True, init=False)
-class Box(Shape):
+class Box(Simple):
     """A product of intervals with named coordinates: Box(t=(0, 1), x=(-1, 1)).
 
     Its faces are "t-" and "t+", the lower and upper end of t, then "x-" and "x+".
 
     Parameters
     ----------
-    **bounds : (lower, upper)
-        The ends of every coordinate, by its name. A coordinate named t is the time.
+    **bounds : (lower, upper), the ends of every coordinate, by its name. A coordinate named t is
+        the time.
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -276,24 +319,24 @@ class Box(Shape):
         checked = {}
         for name, ends in bounds.items():
             _check_name(name)
-            expected = f"wanted {name}=(lower, upper) with two finite numbers, lower < upper."
+            expected = f"expected finite numbers lower < upper; give {name}=(lower, upper)."
             try:
                 if isinstance(ends, (str, bytes, Set, Mapping)):
                     raise TypeError
                 lower, upper = (float(e) for e in ends)
             except (TypeError, ValueError, OverflowError):
-                raise TypeError(f"Box got {name}={brief(ends)}; {expected}") from None
+                raise TypeError(f"Box: got {name}={brief(ends)}, {expected}") from None
             if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
-                raise ValueError(f"Box got {name}=({lower:g}, {upper:g}); {expected}")
+                raise ValueError(f"Box: got {name}=({lower:g}, {upper:g}), {expected}")
             largest = max(abs(lower), abs(upper))
             if largest > LARGEST_SIZE or upper - lower < max(
                 SMALLEST_SIZE, MIN_RELATIVE_WIDTH * largest
             ):
                 raise ValueError(
-                    f"Box got {name}=({lower!r}, {upper!r}); its ends must be at most "
-                    f"{LARGEST_SIZE:g} in size, and at least {SMALLEST_SIZE:g} and "
-                    f"{MIN_RELATIVE_WIDTH:g} of that apart; state the problem in "
-                    "other units, or shift the coordinate."
+                    f"Box: got {name}=({lower!r}, {upper!r}), expected ends of at most "
+                    f"{LARGEST_SIZE:g} in size, whose distance is at least {SMALLEST_SIZE:g} and "
+                    f"at least {MIN_RELATIVE_WIDTH:g} times that size; state the problem in other "
+                    "units, or shift the coordinate."
                 )
             checked[name] = (lower, upper)
         object.__setattr__(self, "bounds", checked)
@@ -319,25 +362,11 @@ class Box(Shape):
         """Halton point 0 is the lower corner of the box."""
         return 0
 
-    @property
-    def convex(self) -> bool:
-        return True
-
     def __mul__(self, other: Shape) -> Box | Product:
         """The product with another box is a box."""
         if isinstance(other, Box) and not set(self.names) & set(other.names):
             return Box(**self.bounds, **other.bounds)
         return super().__mul__(other)
-
-    def points(self, n: int, start: int | None = None) -> np.ndarray:
-        """n Halton points inside, number `start` and those after it: (n, d)."""
-        return self.from_cube(
-            halton(n, self.cube_dimension(), self.first if start is None else start)
-        )[0]
-
-    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
-        """n Halton points on a face, number `start` and those after it: (n, d)."""
-        return self.from_cube(halton(n, self.cube_dimension(face), start), face)[0]
 
     def _split(self, face: str) -> tuple[int, float, float]:
         """The coordinate's index, its value on the face, and the sign of the outward normal."""
@@ -361,13 +390,6 @@ class Box(Shape):
         sides = self.sides if face is None else np.delete(self.sides, self._split(face)[0])
         return float(np.prod(sides))
 
-    def area(self, face: str) -> float:
-        return self.region_measure(face)
-
-    @property
-    def volume(self) -> float:
-        return self.region_measure()
-
     def normal(self, face: str, x: np.ndarray) -> np.ndarray:
         """± the unit vector of the face's coordinate: (n, d)."""
         i, _, sign = self._split(face)
@@ -377,10 +399,6 @@ class Box(Shape):
     def sides(self) -> np.ndarray:
         lower, upper = self._ends
         return upper - lower
-
-    @property
-    def smallest_width(self) -> np.ndarray:
-        return self.sides
 
     @property
     def frame(self) -> tuple[np.ndarray, np.ndarray]:
@@ -413,25 +431,21 @@ class Box(Shape):
 
 
 @dataclass(frozen=True)
-class Ball(Shape):
+class Ball(Simple):
     """A ball; its only face is "surface". Ball(2, names=("x", "y")) is the unit disc.
 
     Parameters
     ----------
-    dimension : int
-        The number of coordinates.
-    radius : float
-        Its radius.
-    center : tuple of float, optional
-        Its centre. Default: the origin.
-    names : tuple of str, optional
-        The names of the coordinates. Default: x1, x2, ….
+    dimension : the number of coordinates.
+    radius : its radius.
+    center : its centre. Default: the origin.
+    names : the names of the coordinates. Default: x1, x2, ….
     """
 
     dimension: int
     radius: float = 1.0
     center: tuple[float, ...] | None = None
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # type: ignore[override]
 
     def __post_init__(self):
         if (
@@ -491,23 +505,9 @@ class Ball(Shape):
         """Halton point 0 has no direction, so point 1 is the first."""
         return 1
 
-    @property
-    def convex(self) -> bool:
-        return True
-
     def _place(self, unit: np.ndarray) -> np.ndarray:
         """Points of the unit ball, scaled and shifted to this one."""
         return np.asarray(self.center) + self.radius * unit
-
-    def points(self, n: int, start: int | None = None) -> np.ndarray:
-        """n Halton points inside, number `start` (at least 1) and those after it: (n, d)."""
-        return self.from_cube(
-            halton(n, self.cube_dimension(), max(1, self.first if start is None else start))
-        )[0]
-
-    def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
-        """n Halton points on a face, number `start` and those after it: (n, d)."""
-        return self.from_cube(halton(n, self.cube_dimension(face), max(1, start)), face)[0]
 
     def cube_dimension(self, face: str | None = None) -> int:
         return self.dimension + (face is None)
@@ -532,23 +532,12 @@ class Ball(Shape):
         log_measure = log_surface + (np.log(r / d) if face is None else 0.0)
         return float(np.exp(max(log_measure, MIN_LOG_MEASURE)))
 
-    def area(self, face: str) -> float:
-        return self.region_measure(face)
-
-    @property
-    def volume(self) -> float:
-        return self.region_measure()
-
     def normal(self, face: str, x: np.ndarray) -> np.ndarray:
         return (x - np.asarray(self.center)) / self.radius
 
     @property
     def sides(self) -> np.ndarray:
         return np.full(self.dimension, 2 * float(self.radius))
-
-    @property
-    def smallest_width(self) -> np.ndarray:
-        return self.sides
 
     @property
     def frame(self) -> tuple[np.ndarray, np.ndarray]:

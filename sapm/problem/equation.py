@@ -26,7 +26,13 @@ import numpy as np
 from sapm.errors import LARGEST_SIZE, brief, nearest, one_by_one, split
 from sapm.numerics.jets import Forms, Orders, channel, polarised
 from sapm.problem.domain import ARRAY_ATTRIBUTES, Coordinates
-from sapm.problem.functions import NEEDS_NUMBERS, numbers_of, point_text, shared_program
+from sapm.problem.functions import (
+    NEEDS_NUMBERS,
+    UserCode,
+    numbers_of,
+    point_text,
+    shared_program,
+)
 from sapm.scopes import float64
 
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
@@ -42,12 +48,9 @@ class Unknown:
 
     Parameters
     ----------
-    names
-        The coordinates.
-    give
-        Maps the key of a derivative to its value at the point.
-    called
-        The name of the function, for errors.
+    names : the coordinates.
+    give : maps the key of a derivative to its value at the point.
+    called : the name of the function, for errors.
     """
 
     def __init__(self, names: Sequence[str], give: Callable[[Key], Any], called: str = "u"):
@@ -97,12 +100,12 @@ class Unknown:
             ]
             u = self._called
             raise ValueError(
-                f"{u}.{name} is not known where the coordinates are "
+                f"{u}.{name}: got {name!r}, expected value or a derivative along the coordinates "
                 f"{', '.join(self._names)}; use {u}.value, "
-                f"{', '.join(f'{u}.{n}' for n in self._names)} "
-                f'or {u}.d("{self._names[0]}") for derivatives.'
+                f"{', '.join(f'{u}.{n}' for n in self._names)} or "
+                f'{u}.d("{self._names[0]}").'
                 + (
-                    ' Give the domain names=("x", "y") for others.'
+                    ' For other coordinates, give the domain names=("x", "y").'
                     if self._names[0] == "x1"
                     else nearest(name, written)
                 )
@@ -115,10 +118,8 @@ def unknown_names(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[
 
     Parameters
     ----------
-    residual
-        The function that the user gave.
-    coordinates
-        The coordinates. They show whether the point was forgotten.
+    residual : the function that the user gave.
+    coordinates : the coordinates. They show whether the point was forgotten.
     """
     if not callable(residual):
         raise TypeError(
@@ -178,26 +179,17 @@ class Equation:
 
     Parameters
     ----------
-    names
-        The coordinates.
-    residual
-        A function of a point and the unknown functions.
-    parameters
-        Unknown numbers with a first guess.
-    fields
-        The unknown functions.
-    keys
-        The derivatives that the residual uses.
-    rows
-        The number of equations.
-    traced
-        Whether JAX can trace the residual as a function of p too, since it uses no NumPy and no
-        `if` on p.
-    nonlinear
-        The nonlinear term in words; "" for a linear residual. A residual with several fields or
-        rows, with parameters, or of order 3 or more, is treated as nonlinear.
-    subject
-        What the residual is, for errors.
+    names : the coordinates.
+    residual : a function of a point and the unknown functions.
+    parameters : unknown numbers with a first guess.
+    fields : the unknown functions.
+    keys : the derivatives that the residual uses.
+    rows : the number of equations.
+    traced : whether JAX can trace the residual as a function of p too, since it uses no NumPy and
+        no `if` on p.
+    nonlinear : the nonlinear term in words; "" for a linear residual. A residual with several
+        fields or rows, with parameters, or of order 3 or more, is treated as nonlinear.
+    subject : what the residual is, for errors.
     """
 
     names: tuple[str, ...]
@@ -243,46 +235,41 @@ class Equation:
 
         Parameters
         ----------
-        row : (d,)
-            The point.
-        numbers
-            The parameters.
-        derivative
-            Maps (index of a field, key of a derivative) to the value of that derivative.
+        row : (d,) the point.
+        numbers : the parameters.
+        derivative : maps (index of a field, key of a derivative) to the value of that derivative.
         """
         u = [
             Unknown(self.names, partial(derivative, i), name) for i, name in enumerate(self.fields)
         ]
         point = Coordinates(self.names, row, dict(zip(self.parameters, numbers, strict=True)))
-        try:
-            return numbers_of(self.residual(point, *u), self.subject, several=True)
-        except AttributeError as error:
-            if isinstance(error.obj, (float, jax.Array)) and split(str(error.name), self.names):
-                function = self.fields[0]
-                name = self.names[-1]
-                raise ValueError(
-                    f"{error.name!r} was asked of a number, such as a coordinate or a "
-                    "derivative; a second derivative is written "
-                    f'in one: {function}.{name}{name}, or {function}.d("{name}", "{name}").'
-                ) from None
-            raise
-        except TypeError as error:
-            # jnp.sin(u), for example, raises a TypeError that names the class of u
-            if f"{Unknown.__module__}.{Unknown.__qualname__}" in str(error):
-                u[0]._not_a_number()
-            raise
+        with UserCode():
+            try:
+                return numbers_of(self.residual(point, *u), self.subject, several=True)
+            except AttributeError as error:
+                if isinstance(error.obj, (float, jax.Array)) and split(str(error.name), self.names):
+                    function = self.fields[0]
+                    name = self.names[-1]
+                    raise ValueError(
+                        f"residual: got .{error.name} of a number, such as a coordinate or a "
+                        f"derivative, expected it of {function}; write a second derivative as "
+                        f'{function}.{name}{name} or {function}.d("{name}", "{name}").'
+                    ) from None
+                raise
+            except TypeError as error:
+                # jnp.sin(u), for example, raises a TypeError that names the class of u
+                if f"{Unknown.__module__}.{Unknown.__qualname__}" in str(error):
+                    u[0]._not_a_number()
+                raise
 
     def at(self, row, v, numbers=None):
         """The residual at one point, (rows,).
 
         Parameters
         ----------
-        row : (d,)
-            The point.
-        v : (keys, fields)
-            The derivatives of the unknown functions.
-        numbers
-            The parameters; None: their first guesses.
+        row : (d,) the point.
+        v : (keys, fields) the derivatives of the unknown functions.
+        numbers : the parameters; None: their first guesses.
         """
 
         def derivative(i: int, key: Key):
@@ -339,16 +326,11 @@ class Equation:
 
         Parameters
         ----------
-        residual
-            A function of the point and of all unknown functions.
-        names
-            The coordinates.
-        x : (n, d)
-            Points on the faces.
-        fields, parameters
-            Those of the PDE.
-        condition
-            The name of the condition, for errors.
+        residual : a function of the point and of all unknown functions.
+        names : the coordinates.
+        x : (n, d) points on the faces.
+        fields, parameters : those of the PDE.
+        condition : the name of the condition, for errors.
         """
         equation = Equation(tuple(names), residual, parameters, fields)
         equation.subject = f"the residual of {condition}"
@@ -379,14 +361,10 @@ class Equation:
 
         Parameters
         ----------
-        residual
-            A function of a point and the unknown functions.
-        names
-            The coordinates.
-        x : (n, d)
-            Points of the domain.
-        parameters
-            Unknown numbers with a first guess.
+        residual : a function of a point and the unknown functions.
+        names : the coordinates.
+        x : (n, d) points of the domain.
+        parameters : unknown numbers with a first guess.
         """
         equation = Equation(
             tuple(names), residual, parameters or {}, unknown_names(residual, names)
@@ -471,10 +449,8 @@ class Equation:
 
         Parameters
         ----------
-        x : (n, d)
-            Points.
-        v : (n, keys)
-            The derivatives of u at which the slopes are taken.
+        x : (n, d) points.
+        v : (n, keys) the derivatives of u at which the slopes are taken.
         """
         slopes = jax.jacfwd(self._scalar_at, argnums=1)
         if self.traced:
@@ -494,8 +470,7 @@ class Equation:
 
         Parameters
         ----------
-        x : (n, d)
-            Points.
+        x : (n, d) points.
         """
         x = np.asarray(x, float)
         n, d = x.shape
@@ -517,22 +492,24 @@ class Equation:
                 c0 += column
         bad = ~((np.abs(partial) <= LARGEST_SIZE).all(1) & (np.abs(f) <= LARGEST_SIZE))
         if bad.any():
-            raise ValueError(
-                f"the residual is not finite at {point_text(self.names, x[bad.argmax()])}, or "
-                f"larger than {LARGEST_SIZE:g}; avoid a quotient by 0 and the root of a negative "
-                "number there. If the residual is large, use other units."
-            )
+            with UserCode():
+                raise ValueError(
+                    f"the residual is not finite at {point_text(self.names, x[bad.argmax()])}, or "
+                    f"larger than {LARGEST_SIZE:g}; avoid a quotient by 0 and the root of a "
+                    "negative number there. If the residual is large, use other units."
+                )
         v = np.random.default_rng(1).normal(size=zero.shape)
         parts = np.concatenate([partial * v, -f[:, None]], axis=1)
         wrong = ~(np.abs(self._values(x, v) - parts.sum(1)) <= 1e-10 * np.abs(parts).sum(1))
         if wrong.any():
             where = point_text(self.names, x[wrong.argmax()])
-            raise ValueError(
-                f"the residual is linear at the points probed but not at {where}; if it has a step "
-                "in u (`if` or jnp.where), replace the step by a smooth function, such as "
-                "jax.nn.sigmoid((u.value - 0.5) / 0.02). If a nonlinear term is 0 at most points, "
-                "make it small there, but not 0."
-            )
+            with UserCode():
+                raise ValueError(
+                    f"the residual is linear at the points probed but not at {where}; if it has a "
+                    "step in u (`if` or jnp.where), replace the step by a smooth function, such as "
+                    "jax.nn.sigmoid((u.value - 0.5) / 0.02). If a nonlinear term is 0 at most "
+                    "points, make it small there, but not 0."
+                )
         return A, c, c0, f
 
     def keys_of_fields(self, x: np.ndarray) -> list[list[tuple[str, ...]]]:

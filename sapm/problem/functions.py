@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
@@ -14,7 +15,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float
 
-from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, integer
+from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, integer, warn
 from sapm.problem.domain import Coordinates, Domain, NotANumber, Shape
 from sapm.scopes import float64
 
@@ -41,16 +42,37 @@ USER_ERRORS = (
     TypeError,
     ValueError,
 )
+USER_MARK = "raised_by_user_code"
+
+
+class UserCode:
+    """A context in which the user's functions run. An error that leaves it is marked as theirs."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind, error: BaseException | None, traceback) -> None:
+        if error is not None:
+            with suppress(AttributeError):  # a frozen class has no free attributes
+                setattr(error, USER_MARK, True)
 
 
 def none_if_fails(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """function(*args, **kwargs), where a user's function is called; None if that raises an error.
+    """function(*args, **kwargs), or None if that raises an error.
 
-    This is for advice only: it may evaluate a function at points that training never uses.
+    This is for what is optional, such as advice, which may evaluate a function at points that
+    training never uses. An error that comes neither from the user's functions, nor from linear
+    algebra, nor from a lack of memory may be a mistake of this package: it causes a warning.
     """
     try:
         return function(*args, **kwargs)
-    except USER_ERRORS:
+    except USER_ERRORS as error:
+        expected = isinstance(error, (np.linalg.LinAlgError, MemoryError))
+        if not expected and not getattr(error, USER_MARK, False):
+            warn(
+                f"an optional check failed with {type(error).__name__}: {brief(str(error))}; "
+                "training is not affected, but this may be a mistake in sapm: please report it."
+            )
         return None
 
 
@@ -59,10 +81,8 @@ def function_of_point(what: str, function) -> Callable:
 
     Parameters
     ----------
-    what
-        What the function is, for errors: "f", "the datum of Dirichlet".
-    function
-        What the user gave.
+    what : what the function is, for errors: "f", "the datum of Dirichlet".
+    function : what the user gave.
     """
     if not callable(function):
         raise TypeError(
@@ -88,12 +108,9 @@ def numbers_of(value, what: str, several: bool = False) -> Float[Array, " m"]:
 
     Parameters
     ----------
-    value
-        What it returned.
-    what
-        What the function is, for errors.
-    several
-        Whether it may return more than one number.
+    value : what it returned.
+    what : what the function is, for errors.
+    several : whether it may return more than one number.
     """
     expected = "a number, or several," if several else "one number"
     if value is None:
@@ -134,27 +151,24 @@ def evaluate(
 
     Parameters
     ----------
-    function, what
-        The function, and what it is, for errors.
-    names
-        The names of the coordinates.
-    x : (n, d)
-        Points.
-    several
-        Whether it may return more than one number.
-    finite
-        Whether to raise an error for values that are not finite or too large.
+    function, what : the function, and what it is, for errors.
+    names : the names of the coordinates.
+    x : (n, d) points.
+    several : whether it may return more than one number.
+    finite : whether to raise an error for values that are not finite or too large.
     """
 
     def at_row(row):
-        return numbers_of(function(Coordinates(names, row)), what, several)
+        with UserCode():
+            return numbers_of(function(Coordinates(names, row)), what, several)
 
     x = np.asarray(x, float)
     with np.errstate(all="ignore"):
         try:
             at_row(x[0])  # first without JAX, since errors in the user's function are clearer then
         except NotANumber as error:
-            raise ValueError(str(error)) from None  # without JAX's part of the traceback
+            with UserCode():
+                raise ValueError(str(error)) from None  # without JAX's part of the traceback
         try:
             values = np.asarray(jax.vmap(at_row)(jnp.asarray(x)))
         except NEEDS_NUMBERS:
@@ -163,10 +177,11 @@ def evaluate(
     if finite and bad.any():
         k = bad.argmax()
         fault = "too large" if np.isfinite(values[k]).all() else "not finite"
-        raise ValueError(
-            f"{what} is {fault} at {point_text(names, x[k])}: got {brief(values[k].tolist())}; "
-            f"it must be at most {LARGEST_SIZE:g} in size."
-        )
+        with UserCode():
+            raise ValueError(
+                f"{what} is {fault} at {point_text(names, x[k])}: got {brief(values[k].tolist())}; "
+                f"it must be at most {LARGEST_SIZE:g} in size."
+            )
     return values
 
 
@@ -175,12 +190,9 @@ def table(name: str, rows, columns: int | None = None) -> np.ndarray:
 
     Parameters
     ----------
-    name
-        What the table is, for errors.
-    rows
-        Anything that NumPy makes an array of.
-    columns
-        The expected number of columns.
+    name : what the table is, for errors.
+    rows : anything that NumPy makes an array of.
+    columns : the expected number of columns.
     """
     check_unmasked(name, rows)
     x = _real_numbers(rows)
@@ -236,8 +248,7 @@ def check_sizes(name: str, largest: np.ndarray) -> None:
 
     Parameters
     ----------
-    largest : (columns,)
-        The largest number of every column.
+    largest : (columns,) the largest number of every column.
     """
     bad = (largest > LARGEST_SIZE) | ((largest > 0) & (largest < SMALLEST_SIZE))
     if bad.any():
@@ -263,12 +274,9 @@ def interior_points(domain: Domain, points, what: str, start: int) -> np.ndarray
 
     Parameters
     ----------
-    points
-        How many Halton points, or an array of points, which must lie in the domain.
-    what
-        The name of the setting, for errors.
-    start
-        The index of the first Halton point.
+    points : how many Halton points, or an array of points, which must lie in the domain.
+    what : the name of the setting, for errors.
+    start : the index of the first Halton point.
     """
     if isinstance(points, (int, np.integer, bool, float, str)) or points is None:
         return domain.points(integer(what, points), start)
@@ -282,8 +290,7 @@ def check_inside(domain: Domain, x: np.ndarray, what: str) -> None:
 
     Parameters
     ----------
-    what
-        What the points are, for errors.
+    what : what the points are, for errors.
     """
     outside = domain.gap(x) < -1e-9
     if outside.any():
@@ -315,10 +322,9 @@ def shared_program(function: Callable, *shapes: tuple[int, ...]) -> Callable:
 
     Parameters
     ----------
-    function
-        A function of arrays. It is returned unchanged if it cannot be traced or differentiated.
-    shapes
-        The shapes of its arguments.
+    function : a function of arrays. It is returned unchanged if it cannot be traced or
+        differentiated.
+    shapes : the shapes of its arguments.
     """
 
     def slope(*numbers):
@@ -331,8 +337,9 @@ def shared_program(function: Callable, *shapes: tuple[int, ...]) -> Callable:
         arguments = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
         # Without keep_unused, a function of its first argument alone would have the same text as
         # one of its second argument alone.
-        text = jax.jit(bend, keep_unused=True).lower(*arguments).as_text()
-        return text, jaxpr_as_fun(jax.make_jaxpr(function)(*arguments))
+        with UserCode():
+            text = jax.jit(bend, keep_unused=True).lower(*arguments).as_text()
+            return text, jaxpr_as_fun(jax.make_jaxpr(function)(*arguments))
 
     traced = none_if_fails(trace)
     if traced is None or "callback" in traced[0]:

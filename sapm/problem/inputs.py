@@ -22,7 +22,7 @@ from sapm.numerics.activations import sin
 from sapm.numerics.jets import Jet, jet_of, lift
 from sapm.numerics.layers import Dense
 from sapm.problem.domain import Ball, Box, Coordinates, Domain
-from sapm.problem.functions import numbers_of
+from sapm.problem.functions import UserCode, numbers_of
 from sapm.scopes import float64
 
 # ---------------------------------------------------------------- inputs of the network
@@ -33,12 +33,9 @@ class Embedding(eqx.Module):
 
     Parameters
     ----------
-    W : (f, d)
-        One row per sine.
-    b : (f,)
-        Phases.
-    unchanged : tuple of int
-        Indices of the coordinates that are passed on as they are.
+    W : (f, d) one row per sine.
+    b : (f,) phases.
+    unchanged : indices of the coordinates that are passed on as they are.
     """
 
     W: Float[Array | np.ndarray, "f d"]
@@ -94,18 +91,15 @@ def embedding_from(description: dict | None) -> Embedding | None:
 
 @dataclass(frozen=True)
 class Fourier:
-    """Random Fourier features: sin(w·x) and cos(w·x) as inputs of the network, beside x.
+    """Random Fourier features: sin(w·x) and cos(w·x) as inputs of the network, in addition to x.
 
     They help where the solution has fine detail. `PDE(…, features=sapm.Fourier(16))`.
 
     Parameters
     ----------
-    count : int
-        How many random directions w; each gives a sine and a cosine.
-    scale : float
-        Standard deviation of w, for coordinates scaled to [-1, 1]. Larger means finer detail.
-    seed : int
-        Seed of the random directions.
+    count : how many random directions w; each gives a sine and a cosine.
+    scale : standard deviation of w, for coordinates scaled to [-1, 1]. Larger means finer detail.
+    seed : seed of the random directions.
     """
 
     count: int
@@ -134,12 +128,9 @@ def embedding_for(
 
     Parameters
     ----------
-    frame
-        Centre and half width of the domain along every coordinate.
-    periodic
-        Indices of the periodic coordinates.
-    fourier
-        Fourier features of the other coordinates.
+    frame : centre and half width of the domain along every coordinate.
+    periodic : indices of the periodic coordinates.
+    fourier : Fourier features of the other coordinates.
     """
     center, spread = frame
     d = len(center)
@@ -162,7 +153,14 @@ def embedding_for(
 
 
 def distance(domain: Domain, face: str, row: Array) -> Array:
-    """A smooth function of a point: 0 on the face, positive inside, 1 in the middle."""
+    """A smooth function of a point: 0 on the face, positive inside, 1 in the middle.
+
+    Parameters
+    ----------
+    domain : a Box or a Ball.
+    face : the name of the face.
+    row : (d,) the point.
+    """
     if isinstance(domain, Box):
         lower, upper = domain.bounds[face[:-1]]
         x = row[domain.names.index(face[:-1])]
@@ -178,16 +176,11 @@ class Ansatz:
 
     Parameters
     ----------
-    domain
-        A Box or a Ball.
-    faces
-        The faces on which u = g.
-    g
-        The datum, a function of one point that is defined in the whole domain.
-    fields
-        The number of unknown functions.
-    constants
-        The number of outputs after them, which are unknown parameters.
+    domain : a Box or a Ball.
+    faces : the faces on which u = g.
+    g : the datum, a function of one point that is defined in the whole domain.
+    fields : the number of unknown functions.
+    constants : the number of outputs after them, which are unknown parameters.
     """
 
     domain: Domain
@@ -205,11 +198,9 @@ class Ansatz:
 
     def datum(self, row: Float[Array, " d"]) -> Float[Array, " m"]:
         """g at one point, for every output."""
-        values = numbers_of(
-            self.g(Coordinates(self.domain.names, row)),
-            "the datum of a hard condition",
-            several=True,
-        )
+        point = Coordinates(self.domain.names, row)
+        with UserCode():
+            values = numbers_of(self.g(point), "the datum of a hard condition", several=True)
         return jnp.append(jnp.broadcast_to(values, (self.fields,)), jnp.zeros(self.constants))
 
     @float64

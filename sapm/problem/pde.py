@@ -35,6 +35,7 @@ from sapm.problem.domain import Domain
 from sapm.problem.equation import Equation, derivative_name
 from sapm.problem.functions import (
     NEEDS_NUMBERS,
+    UserCode,
     checked_domain,
     evaluate,
     function_of_point,
@@ -55,26 +56,23 @@ FACE_POINTS = 256  # points of a face that show on which part of it characterist
 @by_name
 @dataclass(frozen=True)
 class PDE:
-    """residual(p, u) = 0 in a domain, with conditions: first or second order, linear or not.
+    """residual(p, u) = 0 in a domain, with conditions. It may be of any order, linear or not.
 
     Parameters
     ----------
-    domain : Box, Ball or a combination
-        Its coordinates are attributes of the point p: p.t, p.x.
-    residual : callable
-        A function of the point and of u: `lambda p, u: u.t - 0.1 * u.xx`. u.value is u itself,
-        u.x and u.xx (or u.d("x", "x")) are derivatives. For a system it takes several functions
-        and returns one number for each equation: `lambda p, u, v: (u.t - v.x, v.t - u.x)`.
-    conditions : sequence
-        sapm.Initial, Dirichlet, Neumann, Robin, Inflow, Periodic, Observed, … or sapm.Condition
-        for any equation on a face.
-    exact : callable, optional
-        The solution as a function of one point, to measure errors; several numbers for a system.
-    parameters : mapping, optional
-        Unknown numbers with a first guess each, `{"nu": 0.1}`. In the residual they are attributes
-        of the point: p.nu.
-    features : Fourier, optional
-        Random Fourier features as inputs of the network, for solutions with fine detail.
+    domain : a Box, a Ball or a combination of these. Its coordinates are attributes of the point p:
+        p.t, p.x.
+    residual : a function of the point and of u: `lambda p, u: u.t - 0.1 * u.xx`. u.value is u
+        itself, u.x and u.xx (or u.d("x", "x")) are derivatives. For a system it takes several
+        functions and returns one number for each equation:
+        `lambda p, u, v: (u.t - v.x, v.t - u.x)`.
+    conditions : sapm.Initial, Dirichlet, Neumann, Robin, Inflow, Periodic, Observed, … or
+        sapm.Condition for any equation on a face.
+    exact : the solution as a function of one point, to measure errors; several numbers for a
+        system.
+    parameters : unknown numbers with a first guess each, `{"nu": 0.1}`. In the residual they are
+        attributes of the point: p.nu.
+    features : random Fourier features as inputs of the network, for solutions with fine detail.
 
     Example::
 
@@ -142,8 +140,8 @@ class PDE:
         count = evaluate(self.exact, "exact", self.domain.names, x, several=True).shape[1]
         if count != len(self.fields):
             raise ValueError(
-                f"exact gave {count} numbers for {len(self.fields)} unknown functions: "
-                f"{', '.join(self.fields)}."
+                f"exact: got {count} numbers, expected {len(self.fields)}, one for each unknown "
+                f"function ({', '.join(self.fields)}); return that many."
             )
 
     def _direction(self, x: np.ndarray) -> float:
@@ -227,9 +225,9 @@ class PDE:
             size = float(jnp.max(jnp.abs(jnp.stack([lower, upper]))))
             if not np.allclose(lower, upper, 1e-6, 1e-6 * size):
                 raise ValueError(
-                    f"Periodic({name!r}) cannot hold beside this hard condition: its function, or "
-                    f"the factor that makes it hold, has another {what} at {name}- than at {name}+;"
-                    " leave hard=True out."
+                    "hard condition: got a function, or a factor that makes it hold, with another "
+                    f"{what} at {name}- than at {name}+, expected the same for Periodic({name!r}); "
+                    "leave hard=True out."
                 )
 
     # ---------------------------------------------------------------- properties
@@ -310,7 +308,7 @@ class PDE:
         robin = any(
             isinstance(c, LinearCondition) and c.about == "both" for c in self.boundary_conditions
         )
-        return "a Robin condition" if robin else ""
+        return "a condition on u and its derivatives" if robin else ""
 
     @property
     def unsupported_by_penalties(self) -> str:
@@ -391,7 +389,7 @@ class PDE:
         points = condition.points
         if points is not None and not isinstance(points, (int, np.integer)):
             return self._given_points(condition)
-        n = n if points is None else integer(f"points of {condition.name}", points)
+        n = n if points is None else integer(f"{condition.name}: points", points)
         faces = self.faces(condition)
         if not faces:
             raise ValueError(
@@ -441,7 +439,8 @@ class PDE:
         x = np.concatenate(covered)
         if not len(x):
             raise ValueError(
-                f"Inflow has no inflow: characteristics enter at none of {', '.join(faces)}."
+                "Inflow: got only faces without entering characteristics, "
+                f"{', '.join(faces)}, expected one where they enter; leave the condition out."
             )
         return x
 
@@ -461,8 +460,8 @@ class PDE:
         )
         if area.sum() == 0:
             raise ValueError(
-                f"Inflow has no inflow: sign·c·n ≥ 0 on all of {', '.join(faces)}; "
-                "characteristics enter elsewhere."
+                "Inflow: got only faces without entering characteristics, "
+                f"{', '.join(faces)}, expected one where they enter; leave the condition out."
             )
         share = n * area / area.sum()
         counts = np.floor(share).astype(int)
@@ -493,7 +492,7 @@ class PDE:
             if given or len(self.domain.names) == 1:
                 n = len(self.boundary(condition, n))
             elif condition.points is not None:
-                n = integer(f"points of {condition.name}", condition.points)
+                n = integer(f"{condition.name}: points", condition.points)
             counts.append(n)
         return counts
 
@@ -502,8 +501,7 @@ class PDE:
 
         Parameters
         ----------
-        points, boundary_points
-            The numbers of points, as in `samples`.
+        points, boundary_points : the numbers of points, as in `samples`.
         """
         rows = points * self.equation.rows
         tangents = points * self.equation.channels
@@ -525,13 +523,10 @@ class PDE:
 
         Parameters
         ----------
-        points, test_points
-            How many Halton points in the domain, or arrays (n, d). No test set for
-            `test_points=0`.
-        boundary_points
-            How many points all conditions share.
-        mu
-            The weight of all conditions together; that of the equation is 1. Default: `self.mu`.
+        points, test_points : how many Halton points in the domain, or arrays (n, d). No test set
+            for `test_points=0`.
+        boundary_points : how many points all conditions share.
+        mu : the weight of all conditions together; that of the equation is 1. Default: `self.mu`.
         """
         domain = self.domain
         names = self.domain.names
@@ -630,10 +625,14 @@ class PDE:
     def _boundary_term(
         self, parts: Sequence[tuple[BoundaryCondition, np.ndarray]], mu: float, total: int
     ) -> Term:
-        """The term of the conditions of one group.
+        """The term of the conditions of one group. Every point has the weight mu / total, times the
+        weight of its condition.
 
-        parts: the conditions, each with its points. total: the number of points of all conditions.
-        Every point has the weight mu / total, times the weight of its condition.
+        Parameters
+        ----------
+        parts : the conditions, each with its points.
+        mu : the weight of all conditions together.
+        total : the number of points of all conditions.
         """
         first = parts[0][0]
         x = np.concatenate([part for _, part in parts])
@@ -646,11 +645,13 @@ class PDE:
             return self._residual_term(self.equation_of(first), x, weight)
         linear = [(c, part) for c, part in parts if isinstance(c, LinearCondition)]
         concerned = first.field_indices(self.fields)
-        g = np.concatenate([c.datum(self.domain, part, len(concerned)) for c, part in linear])
+        with UserCode():
+            g = np.concatenate([c.datum(self.domain, part, len(concerned)) for c, part in linear])
         of = None if self.outputs == 1 else concerned
         if first.prescribes_value:
             return value_term(x, g, weight, of=of)
-        operators = [c.operator(self.domain, part) for c, part in linear]
+        with UserCode():
+            operators = [c.operator(self.domain, part) for c, part in linear]
         a, w = (np.concatenate(rows) for rows in zip(*operators, strict=True))
         return flux_term(x, w, g, weight, a, of)
 
@@ -666,7 +667,8 @@ def _checked_conditions(conditions) -> tuple[BoundaryCondition | Periodic, ...]:
             raise TypeError(
                 f"conditions has {brief(condition)}; it must be a list of sapm.Initial, "
                 "sapm.InitialVelocity, sapm.Inflow, sapm.Dirichlet, sapm.Neumann, sapm.Robin, "
-                "sapm.Periodic, sapm.Observed or sapm.Condition, or of subclasses of these."
+                "sapm.Periodic, sapm.Observed or sapm.Condition, or of conditions of your own, "
+                "which inherit from sapm.Condition or sapm.problem.conditions.LinearCondition."
             )
     if not listed:
         raise ValueError(

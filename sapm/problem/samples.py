@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,46 +26,11 @@ from sapm.problem.domain import domain_from
 from sapm.problem.inputs import Ansatz, Embedding, embedding_from
 from sapm.scopes import float64
 
+if TYPE_CHECKING:
+    from sapm.problem.pde import Problem
+
 Weights = Sequence[tuple[Any, Any]]
 Arrays = Mapping[str, np.ndarray]
-
-
-class Sampled(Protocol):
-    """The part of a `Function`, a `Regression` or a `PDE` that gives its samples.
-
-    kind: "regression" or "pde".
-    """
-
-    kind: ClassVar[str]
-
-    @property
-    def outputs(self) -> int:
-        """The number of network outputs."""
-        ...
-
-    @property
-    def inputs(self) -> int:
-        """The number of network inputs."""
-        ...
-
-    def size(self, points: Any, boundary_points: Any) -> tuple[int, int]:
-        """The number of residuals and of tangents of all samples, before the samples are drawn."""
-        ...
-
-    def samples(
-        self, points: Any = ..., boundary_points: Any = ..., test_points: Any = ..., mu: Any = ...
-    ) -> Samples:
-        """The problem at points: each argument is a number of points, or an array of them."""
-        ...
-
-
-@runtime_checkable
-class Sketched(Sampled, Protocol):
-    """A problem whose samples are data, which may be too many for memory."""
-
-    def sketch(self) -> Samples:
-        """The problem with a few of its samples."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,31 +39,19 @@ class Samples:
 
     Parameters
     ----------
-    kind
-        "regression" or "pde".
-    names
-        The coordinates.
-    domain
-        The domain as JSON (`Domain.describe`); None for data.
-    terms
-        What is minimised: for a PDE the equation, then its conditions.
-    test
-        "x": held-out points; "y": the solution there, if it is known.
-    validation
-        Held-out data whose loss decides when training ends.
-    test_equation
-        The equation at the held-out points.
-    fields
-        The unknown functions of a PDE.
-    parameters
-        Its unknown numbers, each with a first guess.
-    ansatz
-        u = g + φ N, for hard conditions.
-    embedding
-        The network's inputs, if they are not the coordinates.
-    fixed_scaling
-        The units of training, if they were chosen for earlier points of the same run. None: they
-        are chosen for these points.
+    kind : "regression" or "pde".
+    names : the coordinates.
+    domain : the domain as JSON (`Domain.describe`); None for data.
+    terms : what is minimised: for a PDE the equation, then its conditions.
+    test : "x": held-out points; "y": the solution there, if it is known.
+    validation : held-out data whose loss decides when training ends.
+    test_equation : the equation at the held-out points.
+    fields : the unknown functions of a PDE.
+    parameters : its unknown numbers, each with a first guess.
+    ansatz : u = g + φ N, for hard conditions.
+    embedding : the network's inputs, if they are not the coordinates.
+    fixed_scaling : the units of training, if they were chosen for earlier points of the same run.
+        None: they are chosen for these points.
     """
 
     kind: str
@@ -148,7 +101,9 @@ class Samples:
     def map_equation(self, change: Callable[[Term], Term], **fields: Any) -> Samples:
         """The same problem, in which `change` is applied to every term of the PDE.
 
-        fields: values of other fields to replace.
+        Parameters
+        ----------
+        fields : values of other fields to replace.
         """
         test_equation = None if self.test_equation is None else change(self.test_equation)
         return replace(
@@ -182,8 +137,7 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 
     Parameters
     ----------
-    rows, columns
-        Functions that map the number of samples, and of inputs, to the padded number.
+    rows, columns : functions that map the number of samples, and of inputs, to the padded number.
     """
 
     def grow(term: Term) -> Term:
@@ -202,12 +156,9 @@ def network_of(samples: Samples, weights: Weights, sigma: Activation) -> Network
 
     Parameters
     ----------
-    samples
-        The problem at its points.
-    weights
-        [(W, b), …] of the network, in the problem's own units.
-    sigma
-        The activation.
+    samples : the problem at its points.
+    weights : [(W, b), …] of the network, in the problem's own units.
+    sigma : the activation.
     """
     *inner, (W, b) = weights
     m = len(b) - len(samples.parameters)
@@ -286,12 +237,9 @@ def _term_from(
 
     Parameters
     ----------
-    function
-        The operator of a nonlinear term.
-    constants
-        The number of unknown parameters.
-    loss
-        The loss of the term, if it is not the square.
+    function : the operator of a nonlinear term.
+    constants : the number of unknown parameters.
+    loss : the loss of the term, if it is not the square.
     """
     numbers = {part: jnp.asarray(a) for part, a in arrays.items() if part not in ("forms", "of")}
     points = numbers["x"]
@@ -361,14 +309,10 @@ def from_arrays(
 
     Parameters
     ----------
-    about, arrays
-        The results of `describe` and `to_arrays`.
-    functions
-        The operators of nonlinear terms, by the names of the terms (`PDE.functions`).
-    ansatz
-        The ansatz of hard conditions (`PDE.ansatz`).
-    loss
-        The loss of data (`Regression.loss`), if it is not the square.
+    about, arrays : the results of `describe` and `to_arrays`.
+    functions : the operators of nonlinear terms, by the names of the terms (`PDE.functions`).
+    ansatz : the ansatz of hard conditions (`PDE.ansatz`).
+    loss : the loss of data (`Regression.loss`), if it is not the square.
     """
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, a in arrays.items():
@@ -414,27 +358,25 @@ SUBJECTS = {
 
 
 def check_same_problem(
-    problem: Sampled, samples: Samples, config: Mapping[str, Any], stored: Arrays
+    problem: Problem, samples: Samples, config: Mapping[str, Any], stored: Arrays
 ) -> None:
     """Raise an error unless the problem gives the arrays that are stored in a file.
 
     Parameters
     ----------
-    problem
-        The problem that the user gave.
-    samples
-        The samples of the file.
-    config
-        The settings of the file, with the numbers of points.
-    stored
-        The arrays of the file.
+    problem : the problem that the user gave.
+    samples : the samples of the file.
+    config : the settings of the file, with the numbers of points.
+    stored : the arrays of the file.
     """
+    from sapm.problem.data import Regression
+
     kind = type(problem).__name__
     wrong = "the problem given is not the stored one"
     fix = "give the problem that the file was made from"
     if config.get("problem", kind) != kind:
         raise ValueError(f"{wrong}: got a {kind}, expected a {config['problem']}; {fix}.")
-    given = isinstance(problem, Sketched)
+    given = isinstance(problem, Regression)
     if given and config["options"].get("chunk"):
         now = problem.sketch()
     else:
@@ -457,7 +399,9 @@ def _point_settings(samples: Samples, config: Mapping[str, Any], drawn: bool) ->
     """The settings with which `samples` gives the stored points again. Redrawn points are given as
     arrays.
 
-    drawn: whether the points of the problem are drawn; otherwise they are data.
+    Parameters
+    ----------
+    drawn : whether the points of the problem are drawn; otherwise they are data.
     """
     settings = {
         name: config.get(name) for name in ("points", "boundary_points", "test_points", "mu")
@@ -518,15 +462,11 @@ class Scaling:
 
     Parameters
     ----------
-    center, spread : (inputs,)
-        The center and the unit of each input.
-    size
-        The unit of u, a power of two.
-    stiffness
-        The strength of the operator divided by the nearest strength in TYPICAL_STRENGTH; 1 for most
-        problems.
-    units
-        The units of the unknown parameters, which are the last outputs.
+    center, spread : (inputs,) the center and the unit of each input.
+    size : the unit of u, a power of two.
+    stiffness : the strength of the operator divided by the nearest strength in TYPICAL_STRENGTH; 1
+        for most problems.
+    units : the units of the unknown parameters, which are the last outputs.
     """
 
     center: np.ndarray
@@ -617,7 +557,9 @@ def _spread(deviation: np.ndarray, largest: np.ndarray) -> np.ndarray:
     """The half widths of uniform distributions with these standard deviations, one for each column.
     Columns that are constant have 1.
 
-    largest: the largest absolute value of each column.
+    Parameters
+    ----------
+    largest : the largest absolute value of each column.
     """
     spread = np.sqrt(3) * deviation
     return np.where(spread > 1e-12 * largest, spread, 1.0)
@@ -637,8 +579,7 @@ def data_scaling(
 
     Parameters
     ----------
-    parts
-        (x, y, κ) of every part: inputs, targets and weights of its samples.
+    parts : (x, y, κ) of every part: inputs, targets and weights of its samples.
     """
     count = 0
     mean = np.zeros(1)
@@ -716,10 +657,8 @@ def operator_strength(term: Term, spread: np.ndarray) -> float:
 
     Parameters
     ----------
-    term
-        The term with the operator.
-    spread : (inputs,)
-        The units of the inputs, in which they fill [-1, 1].
+    term : the term with the operator.
+    spread : (inputs,) the units of the inputs, in which they fill [-1, 1].
     """
     if not term.is_pde:
         return 1.0
@@ -744,8 +683,12 @@ def _mean_square(c: Jet, v: np.ndarray, x: Jet, fields: int) -> float:
     The coefficients of order j form the tensor Σ_i c_i v_i⊗…⊗v_i (j factors), with the directions
     v (n, channels, d). The square of the operator is the sum of the squared norms of its tensors.
 
-    x: the jet of the points, which says what the channels are. fields: the number of unknown
-    functions.
+    Parameters
+    ----------
+    c : the coefficients.
+    v : (n, channels, d) the directions.
+    x : the jet of the points, which says what the channels are.
+    fields : the number of unknown functions.
     """
     k = x.first
     value = np.asarray(c.value[:, :fields])

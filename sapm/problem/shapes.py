@@ -1,6 +1,6 @@
 """Shapes made of shapes: union a | b, intersection a & b, difference a - b and product a * b.
 
-A shape knows its parts through the protocol `Part` only. Three questions carry everything else:
+A shape knows its parts through the protocol `Domain` only. Three questions carry everything else:
 `gap(x)` is the distance to the boundary (positive inside), `on_face(face, x)` says which points lie
 on a face, and `from_cube(u)` maps points of a unit cube to points of the shape or of a face.
 Collocation points of a shape are the points of a Halton sequence, mapped from the cube, that lie
@@ -16,9 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
-from sapm.problem.domain import FACE_TOLERANCE, Part, Shape, face_stem, halton
+from sapm.problem.domain import FACE_TOLERANCE, Domain, Shape, face_stem, halton
 
-PROBE_POINTS = 2**14  # Halton points that measure a shape or a face; empty if it holds none of them
+# Halton points that measure a shape or a face, which is empty if it holds none of them
+SHAPE_PROBE_POINTS = 2**14
 MAX_POINTS_PER_TRIAL = 2**18
 TIE_TOLERANCE = 1e-10  # of the gap: a point this close to a part's face is decided by neighbours
 NORMAL_STEP = 1e-7  # across a face, as a fraction of the smallest width
@@ -27,7 +28,7 @@ SAME_DIRECTION_COSINE = 1 - 1e-6  # of the angle between two normals that count 
 PROBE_DIRECTIONS = 64  # pairs of diagonals that are probed in more than four dimensions
 
 
-def unique_face_names(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
+def unique_face_names(parts: Sequence[Domain]) -> dict[str, tuple[int, str]]:
     """Unique names for the faces of all parts: {name: (index of the part, its name there)}.
 
     A name that is taken gets the next free number: "surface 2".
@@ -44,13 +45,13 @@ def unique_face_names(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
 class Sieve:
     """The Halton points that belong to a shape (face=None) or to a face, computed on demand."""
 
-    def __init__(self, shape: Part, face: str | None):
+    def __init__(self, shape: Domain, face: str | None):
         self.shape = shape
         self.face = face
         self.trials = 0
         self.accepted = np.zeros((0, len(shape.names)))
-        self._draw(PROBE_POINTS)
-        self.fraction = len(self.accepted) / PROBE_POINTS
+        self._draw(SHAPE_PROBE_POINTS)
+        self.fraction = len(self.accepted) / SHAPE_PROBE_POINTS
 
     def _draw(self, n: int) -> None:
         cube = halton(n, self.shape.cube_dimension(self.face), 1 + self.trials)
@@ -69,11 +70,11 @@ class Sieve:
         return self.accepted[start : start + n].copy()
 
 
-class Sifted(Shape, Part):
+class Sifted(Shape, Domain):
     """A shape of the parts a and b whose points are found by rejection: see `Sieve`."""
 
-    a: Part
-    b: Part
+    a: Domain
+    b: Domain
 
     @cached_property
     def _sieves(self) -> dict[str | None, Sieve]:
@@ -98,7 +99,14 @@ class Sifted(Shape, Part):
         return self._sieve().take(n, start or 0)
 
     def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
-        """n points on a face, number `start` (from 1) of the accepted ones and those after it."""
+        """n points on a face, number `start` (from 1) of the accepted ones and those after it.
+
+        Parameters
+        ----------
+        face : its name.
+        n : the number of points.
+        start : the number of the first one among the accepted ones, from 1.
+        """
         return self._sieve(face).take(n, max(start, 1) - 1)
 
     def area(self, face: str) -> float:
@@ -131,13 +139,12 @@ class Combination(Sifted):
     Parameters
     ----------
     kind : "union", "intersection" or "difference"
-    a, b : shapes
-        A difference is a without b.
+    a, b : a difference is a without b.
     """
 
     kind: str
-    a: Part
-    b: Part
+    a: Domain
+    b: Domain
 
     def __post_init__(self):
         a = self.a.names
@@ -150,8 +157,8 @@ class Combination(Sifted):
             )
         if not self._sieve().fraction:
             raise ValueError(
-                f"the {self.kind} is empty or too thin: it holds none of {PROBE_POINTS} points "
-                "spread over its parts."
+                f"the {self.kind} is empty or too thin: it contains none of {SHAPE_PROBE_POINTS} "
+                "points spread over its parts; check its parts, or make it thicker."
             )
 
     @property
@@ -214,7 +221,7 @@ class Combination(Sifted):
         by_a = a >= b if self.kind == "union" else a <= b
         return np.where(by_a[:, None], self.a.snap(x), self.b.snap(x))
 
-    def _part_of(self, face: str) -> tuple[Part, str, float]:
+    def _part_of(self, face: str) -> tuple[Domain, str, float]:
         """The part that a face comes from, the face's name there, and the sign of its normal."""
         i, own = self._origin[face]
         return (self.b if i else self.a), own, -1.0 if i and self.kind == "difference" else 1.0
@@ -267,7 +274,7 @@ class Combination(Sifted):
         return on
 
     @property
-    def _source(self) -> Part:
+    def _source(self) -> Domain:
         """The part whose points are tried: the smaller one of an intersection, otherwise a."""
         b_is_smaller = (
             self.kind == "intersection" and self.b.region_measure() < self.a.region_measure()
@@ -291,7 +298,14 @@ class Combination(Sifted):
         return self._source.region_measure()
 
     def from_cube(self, u: np.ndarray, face: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """In a union the last number chooses the part; points of both count in a alone."""
+        """As in `Domain`. In a union the last number chooses the part; points of both count in a
+        alone.
+
+        Parameters
+        ----------
+        u : (n, cube_dimension) points of the unit cube.
+        face : the name of a face, or None for the inside.
+        """
         if face is not None:
             part, own, _ = self._part_of(face)
             x, belongs = part.from_cube(u, own)
@@ -336,8 +350,8 @@ class Product(Sifted):
     a, b : shapes without a common coordinate
     """
 
-    a: Part
-    b: Part
+    a: Domain
+    b: Domain
 
     def __post_init__(self):
         if both := [name for name in self.a.names if name in self.b.names]:
