@@ -25,8 +25,8 @@ from sapm.errors import brief
 from sapm.methods.engine import Engine
 from sapm.objective.terms import Term
 
-SEED_AXIS = "seeds"
-SAMPLE_AXIS = "samples"
+MESH_SEEDS_AXIS = "seeds"
+MESH_SAMPLES_AXIS = "samples"
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
@@ -44,22 +44,23 @@ def mesh_of(devices, seeds: int) -> Mesh | None:
     seeds : the number of seeds.
     """
     if isinstance(devices, Mesh):
-        unknown = set(devices.axis_names) - {SEED_AXIS, SAMPLE_AXIS}
+        unknown = set(devices.axis_names) - {MESH_SEEDS_AXIS, MESH_SAMPLES_AXIS}
         if unknown:
             names = ", ".join(map(str, devices.axis_names))
             raise ValueError(
-                f"devices is a mesh with the axes {names}; it may have {SEED_AXIS!r} and "
-                f"{SAMPLE_AXIS!r}."
+                f"devices: got a mesh with the axes {names}, expected {MESH_SEEDS_AXIS!r} and "
+                f"{MESH_SAMPLES_AXIS!r}, or one of them; name the axes so."
             )
-        across = devices.shape.get(SEED_AXIS, 1)
+        across = devices.shape.get(MESH_SEEDS_AXIS, 1)
         if seeds % across:
             raise ValueError(
-                f"the mesh divides {seeds} seeds among {across} devices; give a multiple of "
-                f"{across} seeds."
+                f"seeds: got {seeds}, expected a multiple of {across}, the number of devices that "
+                "the mesh has for them; change seeds or the mesh."
             )
         if {d.process_index for d in devices.devices.flat} != set(range(jax.process_count())):
             raise ValueError(
-                "devices is a mesh that leaves out some of the processes; all must take part."
+                "devices: got a mesh without the devices of some processes, expected devices of "
+                "all; take them from jax.devices()."
             )
         # a new mesh, whose axes have the default type: XLA divides the program
         return _workable(Mesh(devices.devices, devices.axis_names))
@@ -86,14 +87,14 @@ def mesh_of(devices, seeds: int) -> Mesh | None:
         )
     if several and count < len(available):
         raise ValueError(
-            f"devices={count}, and there are {len(available)} in {jax.process_count()} processes: "
-            "all must take part."
+            f"devices: got {count}, expected {len(available)}, all devices of the "
+            f"{jax.process_count()} processes; leave devices= out."
         )
     if count == 1:
         return None
     across = max(k for k in range(1, count + 1) if count % k == 0 and seeds % k == 0)
     shares = np.array(available[:count]).reshape(across, -1)
-    return _workable(Mesh(shares, (SEED_AXIS, SAMPLE_AXIS)))
+    return _workable(Mesh(shares, (MESH_SEEDS_AXIS, MESH_SAMPLES_AXIS)))
 
 
 def _workable(mesh: Mesh) -> Mesh:
@@ -136,7 +137,9 @@ class Layout:
 
         Parameters
         ----------
-        engine : the engine. seeds: the number of seeds. mesh: the devices.
+        engine : the engine.
+        seeds : the number of seeds.
+        mesh : the devices.
         """
         keys = jax.eval_shape(jax.vmap(jax.random.key), np.arange(seeds))
 
@@ -152,7 +155,7 @@ class Layout:
 
     def padded(self, n: int) -> int:
         """The smallest number of samples, n or more, that the devices share evenly."""
-        share = self.mesh.shape.get(SAMPLE_AXIS, 1)
+        share = self.mesh.shape.get(MESH_SAMPLES_AXIS, 1)
         return -(-n // share) * share
 
     def _sharding(
@@ -162,10 +165,10 @@ class Layout:
         of the seeds.
         """
         axes: list[str | None] = [None] * ndim
-        if seeds and SEED_AXIS in self.mesh.shape:
-            axes[0] = SEED_AXIS
-        if samples is not None and SAMPLE_AXIS in self.mesh.shape:
-            axes[samples] = SAMPLE_AXIS
+        if seeds and MESH_SEEDS_AXIS in self.mesh.shape:
+            axes[0] = MESH_SEEDS_AXIS
+        if samples is not None and MESH_SAMPLES_AXIS in self.mesh.shape:
+            axes[samples] = MESH_SAMPLES_AXIS
         return NamedSharding(self.mesh, PartitionSpec(*axes))
 
     def _leaf_sharding(self, x, leaf: tuple[int, int] | None) -> NamedSharding:
@@ -247,13 +250,6 @@ def _put(x, sharding: NamedSharding):
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
-def installed_memory() -> float:
-    """Bytes of memory of this machine; infinite where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return float("inf")
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 # ---------------------------------------------------------------- several processes
 
 
@@ -270,8 +266,3 @@ def anywhere(flag: bool) -> bool:
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
-
-
-def first_process() -> bool:
-    """Whether this is the first process, which prints and writes files."""
-    return jax.process_index() == 0

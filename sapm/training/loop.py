@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +28,10 @@ from jax.sharding import Mesh
 
 from sapm.errors import Advice
 from sapm.methods.engine import Engine, SteppingEngine
-from sapm.numerics.lstsq import SEEDS_AXIS
+from sapm.numerics.lstsq import VMAP_SEEDS_AXIS
 from sapm.objective.terms import Term
 from sapm.objective.weights import bound
+from sapm.problem.samples import Samples
 from sapm.scopes import float64, interrupt, never, unless_interrupted
 from sapm.training.devices import Layout, agreed, anywhere
 from sapm.training.run import Observer, Progress, Run, Status, interrupted_after, ranking
@@ -123,9 +124,11 @@ class Step:
 class Stepper(Protocol):
     """Advances the states of all seeds, and measures their losses and diagnostics.
 
-    engine: the engine whose steps are taken.
-    validation: a term of held-out data, or None.
-    one_group: whether all seeds stay in one group, stopped seeds included.
+    Parameters
+    ----------
+    engine : the engine whose steps are taken.
+    validation : a term of held-out data, or None.
+    one_group : whether all seeds stay in one group, stopped seeds included.
     """
 
     @property
@@ -137,8 +140,10 @@ class Stepper(Protocol):
     def group(self, states: Any, kept: Any) -> Groups:
         """All seeds in one group.
 
-        states: the states, a tree of arrays with a leading axis of seeds.
-        kept: the states with the smallest validation loss so far, in the same form; or None.
+        Parameters
+        ----------
+        states : the states, a tree of arrays with a leading axis of seeds.
+        kept : the states with the smallest validation loss so far, in the same form; or None.
         """
         ...
 
@@ -146,23 +151,39 @@ class Stepper(Protocol):
         """(quantities, seeds) The losses and diagnostics. They are measured anew for the seeds that
         are `on`, and taken from `current` for the others.
 
-        groups: the states of all seeds. on: (seeds,) which seeds are measured.
+        Parameters
+        ----------
+        groups : the states of all seeds.
+        on : (seeds,) which seeds are measured.
+        current : (quantities, seeds) what was measured before.
         """
         ...
 
     def advance(self, before: Step, on: np.ndarray, most: int, seconds: float) -> Step:
         """Take steps with the seeds that are `on`.
 
-        before: the states before these steps.
-        on: (seeds,) which seeds take steps.
-        most: the largest number of steps.
-        seconds: the time that the steps should take.
+        Parameters
+        ----------
+        before : the states before these steps.
+        on : (seeds,) which seeds take steps.
+        most : the largest number of steps.
+        seconds : the time that the steps should take.
         """
         ...
 
 
 class Sampler(Protocol):
     """Chooses the points that a run is trained on, and the network that represents each seed."""
+
+    @property
+    def samples(self) -> Samples:
+        """The points at present, with the data."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the method at these points."""
+        ...
 
     def next_visit(self, iteration: int) -> int | None:
         """The first iteration, not before the given one, at which `visit` must be called; None if
@@ -195,11 +216,11 @@ class Fixed:
 
     Parameters
     ----------
-    samples, engine : the points, and the engine for them, as the driver reads them from a sampler.
+    samples, engine : the points, and the engine for them.
     """
 
-    samples: Any = None
-    engine: Any = None
+    samples: Samples
+    engine: Engine
 
     def next_visit(self, iteration: int) -> int | None:
         return None
@@ -274,12 +295,14 @@ def begun(engine: Engine, seeds: Sequence[int], key: int, states: Any = None) ->
     states : the states to start from, a tree of arrays with a row for each seed; None: random ones.
     """
     if not len(seeds):
-        raise ValueError("seeds is empty; give a number of seeds (at least 1) or the seed numbers.")
+        raise ValueError(
+            "seeds: got none, expected at least one; give a number of seeds, or the seed numbers."
+        )
     lengths = {len(x) for x in jax.tree.leaves(states)}
     if states is not None and lengths != {len(seeds)}:
         raise ValueError(
-            f"initial has states for {sorted(lengths)} seeds, and seeds asks for {len(seeds)}; "
-            "make them equal."
+            f"initial: got states of {', '.join(map(str, sorted(lengths)))} seeds, expected "
+            f"{len(seeds)}, the number of seeds; give a state for each seed."
         )
     states = _start(engine, keys_of(seeds, key)) if states is None else without_weak_types(states)
     return Start(engine, tuple(seeds), states)
@@ -369,7 +392,7 @@ def find_fault(engine: SteppingEngine, state, done: int, steps: int) -> tuple[An
         function, since its arrays may lie in several processes.
         """
         call = jax.jit(
-            lambda m, s: jax.tree.map(lambda x: x[0], jax.vmap(of(m), axis_name=SEEDS_AXIS)(s))
+            lambda m, s: jax.tree.map(lambda x: x[0], jax.vmap(of(m), axis_name=VMAP_SEEDS_AXIS)(s))
         )
         return lambda s: call(engine, jax.tree.map(lambda x: x[None], s))
 
@@ -470,7 +493,9 @@ class Chunks:
 class _Snapshot:
     """A training at one moment between two chunks: all that `Training.run` needs.
 
-    records: the number of records so far. The other fields are those of `Training`.
+    Parameters
+    ----------
+    records : the number of records so far. The other fields are those of `Training`.
     """
 
     records: int
@@ -518,7 +543,10 @@ class Training:
         self.names += ["validation_loss"] * (stepper.validation is not None)
         self.diagnostics = diagnostics_of(stepper.engine, groups.running[0].states)
         self.names += self.diagnostics
-        self.bound = bound(self.engine.objective, self.engine.sigma)[0]
+        network = jax.eval_shape(
+            lambda states: self.engine.network(jax.tree.map(lambda x: x[0], states)), begin.states
+        )
+        self.bound = bound(self.engine.objective, self.engine.sigma, network=network)[0]
         self.room = room(count, self.engine.seed_bytes, stepper.one_group)
         self.ended_at = np.full(count, np.inf)  # the iteration at which each seed ended
         self.stall = StallRule(rules.stall, rules.patience, count)
@@ -526,7 +554,7 @@ class Training:
         self.chosen = np.zeros(count, int)
         self.records: list[tuple] = []
         if previous is None:
-            self.status = [Status.FINISHED] * count
+            self.status = [Status.RUNNING] * count
             self.reason = [""] * count
             unknown = np.full((len(self.names) - 2, count), np.nan)
             self.step = Step(groups, unknown, np.zeros(count, int), {})
@@ -559,7 +587,7 @@ class Training:
         self.regroup(int(self.records[-1][0].max()))
         self.chosen = np.minimum(previous.chosen, len(self.records) - 1)
         for i in np.flatnonzero(self.active).tolist():
-            self.status[i] = Status.FINISHED
+            self.status[i] = Status.RUNNING
             self.reason[i] = ""
 
     @property
@@ -587,20 +615,21 @@ class Training:
     def end_seed(self, i: int, status: Status, why: str) -> None:
         """End seed i, for good: a continued run does not train it.
 
-        A seed that became non-finite keeps its place in a group until the next record. When the
-        fault is noticed depends on the length of a chunk, thus on the clock; the groups do not.
+        A seed that became non-finite keeps its place in a group until the next record. The time at
+        which the fault is noticed depends on the length of a chunk, and so on the clock. The groups
+        must not depend on the clock.
+
+        Parameters
+        ----------
+        i : the index of the seed.
+        status : the status of the seed from now on.
+        why : the reason, a sentence.
         """
         self.active[i] = False
         self.status[i] = status
         self.reason[i] = why
         done = int(self.step.iterations[i])
         self.ended_at[i] = self.record_after(done) if status == Status.NON_FINITE else done
-
-    def suspend(self, status: Status, why: str) -> None:
-        """Give all seeds that still run this status and reason; a continued run trains them on."""
-        for i in np.flatnonzero(self.active).tolist():
-            self.status[i] = status
-            self.reason[i] = why
 
     def regroup(self, now: int) -> None:
         """At the record of iteration `now`: put the seeds that run into fewer or smaller groups, if
@@ -706,8 +735,8 @@ class Training:
         for rank, i in enumerate(ranking(self.status, value).tolist(), 1):
             if rank > places and self.active[i]:
                 why = (
-                    f"its {name} {value[i]:.2e} was number {rank} after {now} iterations, "
-                    f"and the best {places} went on."
+                    f"its {name} {value[i]:.2e} ranked {rank} after {now} iterations, "
+                    f"and only the best {places} continued."
                 )
                 self.end_seed(i, Status.DROPPED, why)
 
@@ -748,8 +777,7 @@ class Training:
         status = list(snapshot.status)
         reason = list(snapshot.reason)
         for i in np.flatnonzero(snapshot.active).tolist():
-            if not reason[i]:
-                status[i] = Status.RUNNING
+            if status[i] == Status.RUNNING:
                 reason[i] = f"not finished: {done[i]} iterations so far."
         states, kept = snapshot.step.groups.whole()
         origin = self.origin
@@ -770,8 +798,10 @@ class Training:
     def progress(self, recorded: bool, sampler: Sampler) -> Progress:
         """What the observers are shown of this moment.
 
-        recorded: whether the present losses became a record of the history.
-        sampler: chooses the networks of the run that an observer asks for.
+        Parameters
+        ----------
+        recorded : whether the present losses became a record of the history.
+        sampler : chooses the networks of the run that an observer asks for.
         """
         loss, true = self.step.current[:2].copy()
         snapshot = self.snapshot
@@ -811,35 +841,30 @@ def loop(
     interrupted : whether Ctrl-C was pressed, see `sapm.scopes.interrupts`.
     spent : seconds that went by before this call and count towards `rules.seconds`.
     """
-    course = _Course(begin, rules, stepping, observers, sampler or Fixed(), interrupted, spent)
+    if sampler is None:
+        sampler = Fixed(cast(Samples, None), begin.engine)  # the loop does not read the samples
+    course = _Course(begin, rules, stepping, observers, sampler, interrupted, spent)
     return unless_interrupted(course.train, course.run_so_far)
 
 
+@dataclass
 class _Course:
     """One call of `loop`, with its parameters: the run is trained from each visit of the sampler to
     the next.
     """
 
-    def __init__(
-        self,
-        begin: Start | Run,
-        rules: Rules,
-        stepping: Callable[[Engine], Stepper],
-        observers: Sequence[Observer],
-        sampler: Sampler,
-        interrupted: Callable[[], bool],
-        spent: float,
-    ):
-        self.begin = begin
-        self.rules = rules
-        self.stepping = stepping
-        self.observers = observers
-        self.sampler = sampler
-        self.interrupted = interrupted
+    begin: Start | Run
+    rules: Rules
+    stepping: Callable[[Engine], Stepper]
+    observers: Sequence[Observer]
+    sampler: Sampler
+    interrupted: Callable[[], bool]
+    spent: float
+
+    def __post_init__(self) -> None:
         self.clock = time.perf_counter()
-        self.spent = spent
         # the run at iteration `at`, the last one that was reached; None before the first steps
-        self.run = begin if isinstance(begin, Run) else None
+        self.run = self.begin if isinstance(self.begin, Run) else None
         self.at = (
             0 if self.run is None else max(self.run.iterations, self.run.sampler_state.visited)
         )
@@ -870,17 +895,9 @@ class _Course:
             waited = self.spent + time.perf_counter() - self.clock
             self.training = Training(source, self.stepping(engine), segment_rules, extra_records)
             self.training.began -= waited
-            self.run, stopped = _follow(
-                self.training, goal, self.observers, sampler, self.interrupted
-            )
+            self.run, over = _follow(self.training, goal, self.observers, sampler, self.interrupted)
             self.at = goal
-            # seeds that have ended wait for the next visit, but not beyond the time
-            seconds_left = (
-                math.inf if rules.seconds is None else rules.seconds - self.training.seconds
-            )
-            late = agreed(seconds_left)[0] <= 0
-            over = stopped or late or self.run.lost.all()
-            if self.at >= rules.iterations or over or self.run.cut:
+            if over or goal >= rules.iterations or self.run.lost.all():
                 return self.run
             self.clock = time.perf_counter()
             self.spent = 0.0
@@ -904,14 +921,14 @@ def _follow(
     sampler: Sampler,
     interrupted: Callable[[], bool],
 ) -> tuple[Run, bool]:
-    """Train up to the iteration `goal`, unless all seeds, the time, an observer or an interrupt end
-    the training before. Parameters: see `loop`. Returns the run, and whether an observer has ended
-    it, which no status says if all seeds had ended already.
+    """Train up to the iteration `goal`, a visit of the sampler or the end of the budget. Seeds may
+    end before. An interrupt, an observer or the clock ends the whole run.
+
+    The parameters are those of `loop`. Returns the run, and whether the whole run has ended.
     """
     seconds = training.rules.seconds
     # the time of the first record, most of which is compilation
     first_seconds = float(training.records[0][1].max())
-    interruption = ""
 
     def show(recorded: bool) -> bool:
         progress = training.progress(recorded, sampler)
@@ -919,45 +936,56 @@ def _follow(
         answers = [bool(observer(progress)) for observer in observers]
         return any(answers)
 
-    stop = show(isinstance(training.origin, Start))
-    while training.active.any() and training.iteration < goal:
+    def why_over() -> tuple[Status, str] | None:
+        """The status and reason of the seeds that still run, if the whole run ends now."""
         at = training.iteration
         if anywhere(interrupted()):
-            interruption = interrupted_after(at)
-            training.suspend(Status.INTERRUPTED, interruption)
+            return Status.INTERRUPTED, interrupted_after(at)
+        answer, seconds_left = agreed(stop, time_left())
+        if answer:
+            return Status.STOPPED, f"stopped by the callback after {at} iterations."
+        if seconds_left > 0:
+            return None
+        before = (
+            f"; {first_seconds:.3g} s had gone by before the first step"
+            if first_seconds > 0.5 * (seconds or np.inf)
+            else ""
+        )
+        why = f"the time was up ({seconds:.4g} s in all{before}) after {at} iterations."
+        return Status.OUT_OF_TIME, why
+
+    def time_left() -> float:
+        return math.inf if seconds is None else seconds - training.seconds
+
+    over = None
+    stop = show(isinstance(training.origin, Start))
+    while training.active.any() and training.iteration < goal:
+        over = why_over()
+        if over is not None:
             break
-        seconds_left = math.inf if seconds is None else seconds - training.seconds
-        stop, seconds_left = agreed(stop, seconds_left)
-        if stop:
-            break
-        if seconds_left <= 0:
-            before = (
-                f"; {first_seconds:.3g} s had gone by before the first step"
-                if first_seconds > 0.5 * (seconds or np.inf)
-                else ""
-            )
-            why = f"the time was up ({seconds:.4g} s in all{before}) after {at} iterations."
-            training.suspend(Status.OUT_OF_TIME, why)
-            break
+        at = training.iteration
         record_at = min(training.record_after(at), goal)
-        training.advance(record_at - at, seconds_left)
+        training.advance(record_at - at, time_left())
         recorded = training.iteration == record_at or not training.active.any()
         if recorded:
             training.record()
             training.judge(record_at)
         training.mark()
         stop = show(recorded)
-    stopped = not interruption and bool(agreed(stop)[0])
-    if stopped:
-        why = f"stopped by the callback after {training.iteration} iterations."
-        training.suspend(Status.STOPPED, why)
+    if over is None and goal < training.rules.iterations:
+        over = why_over()  # seeds that have ended wait for the visit, but not beyond the time
+    elif over is None and agreed(stop)[0]:
+        over = Status.STOPPED, f"stopped by the callback after {training.iteration} iterations."
+    elif over is None:
+        over = Status.FINISHED, f"ran all {goal} iterations."
+    if over is not None:  # a continued run trains these seeds on
+        for i in np.flatnonzero(training.active).tolist():
+            training.status[i], training.reason[i] = over
     if np.any(training.step.iterations != training.records[-1][0]):
         training.record()
-    for i, status in enumerate(training.status):
-        if status == Status.FINISHED:
-            training.reason[i] = f"ran all {goal} iterations."
     training.mark()
-    return replace(training.run(training.snapshot), cut=interruption), stopped
+    cut = over[1] if over is not None and over[0] == Status.INTERRUPTED else ""
+    return replace(training.run(training.snapshot), cut=cut), over is not None
 
 
 def train(

@@ -42,8 +42,8 @@ def join(address: str | None, process: int | None, processes: int | None) -> Non
     missing = [name for name, value in explicit.items() if value is None]
     if 0 < len(missing) < 3:
         raise ValueError(
-            f"--distributed has no {' and no '.join(missing)}; give all of {', '.join(explicit)}, "
-            "or none of them."
+            f"--distributed: got no {' and no '.join(missing)}, expected all of "
+            f"{', '.join(explicit)}, or none; give those that are missing."
         )
     if processes is not None and process is not None and not 0 <= process < processes:
         raise ValueError(
@@ -65,8 +65,9 @@ def join(address: str | None, process: int | None, processes: int | None) -> Non
     except (ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(
-            f"--distributed found no place for this process ({why}); start it by srun or mpirun, "
-            "or give --address HOST:PORT, --process I and --processes N."
+            f"--distributed: got no connection to the other processes ({why}), expected a launcher "
+            "or an address; start it by srun or mpirun, or give --address HOST:PORT, --process I "
+            "and --processes N."
         ) from None
     if jax.process_index() > 0:  # the first one speaks for all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115

@@ -57,7 +57,9 @@ def _width(name: str, value: Any) -> int | tuple[int, ...]:
 def _seeds(name: str, value: Any) -> tuple[int, ...]:
     """The numbers of the seeds, all different."""
     if not isinstance(value, (list, tuple)) or not value:
-        raise ValueError(f"{name}={brief(value)} must be a list of seed numbers.")
+        raise ValueError(
+            f"{name}: got {brief(value)}, expected a list of seed numbers; give one such as [0, 1]."
+        )
     check = count(0, 2**32 - 1)
     return tuple(check("a seed number", seed) for seed in value)
 
@@ -126,8 +128,8 @@ class Plan:
         ):
             if isinstance(value, tuple) and len(value) != length:
                 raise ValueError(
-                    f"{name}={brief(list(value))} has {len(value)} numbers; depth={self.depth} "
-                    f"needs {length}."
+                    f"{name}: got {len(value)} numbers, {brief(list(value))}, expected {length} "
+                    f"for depth={self.depth}; give {length} numbers, or one for all layers."
                 )
         return self
 
@@ -206,14 +208,17 @@ class Plan:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any], sigma: Activation, method: Method) -> Plan:
-        """The plan that `to_dict` described; entries that are no settings are ignored."""
+        """The plan that `to_dict` described. Entries that are not settings are ignored."""
         entries = {"problem": "", "choice": "", "retry": False, "from_network": False} | dict(
             config
         )
         entries |= {"activation": sigma, "method": method, "why": entries["choice"]}
         names = [each.name for each in fields(Plan)]
         if lacking := [name for name in names if name not in entries]:
-            raise ValueError(f"the settings lack {lacking[0]}.")
+            raise ValueError(
+                f"settings: got none for {lacking[0]}, expected one for every field of the plan; "
+                "take a file that is complete."
+            )
         return Plan(**{name: entries[name] for name in names}).check()
 
 
@@ -288,7 +293,8 @@ SENTENCES = {
     Status.RUNNING: "The seed is still being trained.",
     Status.FINISHED: "The seed ran all iterations of its budget.",
     Status.CONVERGED: "The method has nothing left to gain for this seed.",
-    Status.STALLED: "The loss of the seed, or its residual at fresh points, no longer fell.",
+    Status.STALLED: "The loss of the seed, or its residual at points that were not trained on, no "
+    "longer fell.",
     Status.DROPPED: "The seed was dropped by successive halving, since others had a lower loss.",
     Status.NON_FINITE: "A number was not finite; the last finite state of the seed is kept.",
     Status.OUT_OF_TIME: "The time of the run was up.",
@@ -307,6 +313,26 @@ def ranking(status: Sequence[Status], value: np.ndarray) -> np.ndarray:
     return np.lexsort((np.where(last < 2, value, np.inf), last))
 
 
+def final_ranking(
+    status: Sequence[Status],
+    history: Mapping[str, np.ndarray],
+    chosen: np.ndarray,
+    scores: np.ndarray | None,
+) -> np.ndarray:
+    """The ranking of seeds that have ended; `Run` explains the parameters and `Run.ranking` the
+    order.
+
+    Parameters
+    ----------
+    status, history, chosen : of the seeds, their records, and the record that each stands for.
+    scores : what decides in place of a loss of the history, if there are any.
+    """
+    if scores is not None:
+        return ranking(status, scores)
+    loss = history["validation_loss" if "validation_loss" in history else "loss"]
+    return ranking(status, loss[np.arange(len(status)), chosen])
+
+
 @dataclass(frozen=True)
 class SamplerState:
     """How far the drawing of collocation points has come.
@@ -316,10 +342,11 @@ class SamplerState:
     visited : the iteration at which the residual was last measured at fresh points.
     redrawn : whether the collocation points differ from those the run began with.
     residuals : the mean residual of the best seed at fresh points, one for every visit.
-    lowest : for every seed the smallest residual at fresh points; inf where unknown, () for all.
-    at_end : the same of the networks that the run ended with.
+    lowest : for every seed the smallest residual at fresh points; inf for a seed without one, ()
+        if no seed has one.
+    at_end : the residual at fresh points of the networks that the run ended with, in the same form.
     share : the share of the time interval that is trained on.
-    share_since : the iteration since which it is that share.
+    share_since : the iteration at which that share was last changed.
     over : whether the run has ended because the residual at fresh points no longer falls.
     """
 
@@ -399,16 +426,16 @@ class Run:
         true loss over bound × loss: at most 1 where a theorem binds them, NaN where none does),
         validation_loss where there are validation data, and the diagnostics of the method.
     status, reason : why each seed stopped; the reason is a sentence.
-    chosen : (seeds,) the record that the result of a seed stands for: the last one; with validation
-        data the one with the smallest loss on them; where points are redrawn, the one with the
-        smallest residual at fresh points.
-    kept : the states of those records; None where they are `states`.
+    chosen : (seeds,) the index of the record whose network represents a seed: the last one; with
+        validation data the one with the smallest loss on them; where points are redrawn, the one
+        with the smallest residual at fresh points.
+    kept : the states of those records; None if they are `states`.
     cut : when the run was interrupted, in a sentence; "" if it was not. It can be interrupted
         after all seeds have stopped, while points are compared or the result is made.
     scores : (seeds,) what the seeds are ranked by, if their losses cannot be compared since they
         belong to different points.
     sampler_state : how far the drawing of points has come.
-    advice : what the user is told of the problem, the settings and the outcome.
+    advice : the advice on the problem, on the settings and on how the run ended.
     attempt : 1; or 2 if a first attempt found no solution and this run replaces it.
     """
 
@@ -469,8 +496,8 @@ class Run:
             return self.reason[i]
         at = int(self.history["iteration"][i, self.chosen[i]])
         return (
-            f"{self.reason[i]} Kept is the network of iteration {at}, "
-            "which has the smallest residual at fresh points."
+            f"{self.reason[i]} The network of iteration {at} is kept, since it has the smallest "
+            "residual at points that were not trained on."
         )
 
     @property
@@ -488,8 +515,9 @@ class Run:
             self.seeds
         ):
             raise ValueError(
-                f"seed={brief(seed)}: got an index out of range, expected 0 to "
-                f"{len(self.seeds) - 1}; it counts the entries of seeds."
+                f"seed: got {brief(seed)}, expected an index from {-len(self.seeds)} to "
+                f"{len(self.seeds) - 1}; give one of these, where negative numbers count from the "
+                "end."
             )
         return int(seed) % len(self.seeds)
 
@@ -498,8 +526,7 @@ class Run:
         """Indices of the seeds by their final loss, the smallest first (the paper's rule; with
         validation data by the loss on them, and by `scores` where there are some); dropped seeds
         behind all others, failed ones last."""
-        loss = self.final("validation_loss" if "validation_loss" in self.history else "loss")
-        return ranking(self.status, loss if self.scores is None else self.scores)
+        return final_ranking(self.status, self.history, self.chosen, self.scores)
 
     def state(self, i: int) -> Any:
         """The state that seed i stands for."""
@@ -513,13 +540,15 @@ class Run:
     def certificate(self, i: int) -> Certificate:
         """Whether the theorem's bound between the true loss and the loss of seed i holds."""
         loss, true = (self.final(name)[i] for name in ("loss", "mean_squared_loss"))
-        point = self.engine.point(self.state(i))
+        state = self.state(i)
+        point = self.engine.point(state)
         steep = (
             None
             if point is None
             else steepness(self.engine.objective.terms, point.network, point.aux)
         )
-        return certificate(self.engine.objective, self.engine.sigma, loss, true, steep)
+        network = self.engine.network(state)
+        return certificate(self.engine.objective, self.engine.sigma, loss, true, steep, network)
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,20 @@ from jax import lax
 
 from sapm.errors import brief, number
 from sapm.methods.engine import Engine, SteppingEngine
-from sapm.numerics.lstsq import SEEDS_AXIS
+from sapm.numerics.lstsq import VMAP_SEEDS_AXIS
 from sapm.objective.penalty import mean_square
 from sapm.objective.terms import Term
 from sapm.training.devices import Layout
 from sapm.training.run import Run, Status
 
-# On a CPU, so many seeds run side by side that one layer of all fits into the cache of a core.
-CACHE_BYTES = 2**20
-# More seeds in a group are not faster; with fewer, less is computed for seeds that have stopped.
+# On a CPU, as many seeds run side by side as have room in the cache of a core, with one layer each.
+CORE_CACHE_BYTES = 2**20
+# Larger groups are not faster. Smaller groups compute less for seeds that have stopped.
 LARGEST_GROUP_ON_CPU = 16
 # The paper's rule: a seed succeeds if its loss falls below this fraction of its initial loss.
 SUCCESS_FRACTION = 0.1
 CONFIDENCE = 0.95  # of the interval of a rate of success
-SEEDS_FOR_A_RATE = 10  # from so many seeds on the summary shows the rate of success
+SEEDS_FOR_A_RATE = 10  # with so many seeds or more the summary shows the rate of success
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def room(seeds: int, seed_bytes: int, divided: bool = False) -> Room:
         return Room(seeds, seeds, False)
     if jax.default_backend() != "cpu":
         return Room(seeds, seeds, True)
-    groups = math.ceil(seeds / max(1, min(CACHE_BYTES // seed_bytes, LARGEST_GROUP_ON_CPU)))
+    groups = math.ceil(seeds / max(1, min(CORE_CACHE_BYTES // seed_bytes, LARGEST_GROUP_ON_CPU)))
     return Room(seeds, math.ceil(seeds / groups), False)
 
 
@@ -209,11 +209,11 @@ class Groups:
         return replace(self, running=tuple(placed(group) for group in self.running))
 
     def keep(self, better: np.ndarray) -> Groups:
-        """The same, where the current state of some seeds becomes the one that is kept.
+        """The same, in which some seeds keep their current state in place of the one kept before.
 
         Parameters
         ----------
-        better : (all seeds,) whether that of a seed does.
+        better : (all seeds,) which seeds.
         """
         running = (
             replace(g, kept=_pick(g.mask(better), g.states, g.kept, self.layout))
@@ -251,7 +251,7 @@ def chunk(
     """
     states = jax.vmap(
         lambda state: lax.fori_loop(0, steps, lambda _, s: engine.step(s), state),
-        axis_name=SEEDS_AXIS,
+        axis_name=VMAP_SEEDS_AXIS,
     )(states)
     values = measured(engine, states, validation)
     if layout is None:
@@ -333,7 +333,7 @@ def rungs(seeds: int, survivors: int | None, iterations: int) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Success:
-    """How many seeds succeeded: `count` of `of`. `str` of it is a sentence.
+    """How many seeds succeeded: `count` of `of`. `str` gives a sentence.
 
     Parameters
     ----------
@@ -376,15 +376,12 @@ def success(run: Run, below: float | None = None) -> Success:
 
     if below is None:
         reached = run.final("loss") < SUCCESS_FRACTION * run.history["loss"][:, 0]
-        rule = (
-            f"the loss that is minimised falls below {SUCCESS_FRACTION:.0%} of the initial one, "
-            "the paper's rule"
-        )
+        rule = f"minimised loss below {SUCCESS_FRACTION:.0%} of its initial value, the paper's rule"
     else:
         if not number(below) > 0:
             raise ValueError(
-                f"below={brief(below)} must be a positive number: how small the true loss of a "
-                "seed must be."
+                f"below: got {brief(below)}, expected a positive number; give the limit that the "
+                "true loss of a seed must be below."
             )
         reached = run.final("mean_squared_loss") < below
         rule = f"true loss below {below:.3g}"
