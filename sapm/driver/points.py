@@ -1,14 +1,14 @@
 """Collocation points that change during a run.
 
-Two samplers for `sapm.training.loop` choose the points:
+`Redrawn` is a sampler of `sapm.training.loop`. Every `resample` steps it measures the residual of
+the networks at fresh points, which are not points of training. If the residual is much larger at
+fresh points than at the points of training, the points of training are replaced: half of the new
+ones are drawn where the residual is large. The run ends when the residual at fresh points no longer
+falls.
 
-* `Redrawn` redraws points where the residual is large. Every `resample` steps it measures the
-  residual of the networks at fresh points, which are not points of training. If the residual is
-  much larger at fresh points than at the points of training, the points of training are replaced:
-  half of the new ones are drawn where the residual is large. The run ends when the residual at
-  fresh points no longer falls.
-* `Staged` is for initial-value problems. It takes the points from a first part of the time
-  interval, which grows in stages. From the last stage on it acts as `Redrawn`.
+An initial-value problem may be trained in stages of time. The points are then from a first part of
+the time interval, which grows from stage to stage. In the last stage it is the whole interval, and
+only then are points redrawn.
 
 Each seed is represented by its network with the smallest residual at fresh points.
 """
@@ -34,13 +34,14 @@ from sapm.objective.terms import Term
 from sapm.problem.pde import PDE
 from sapm.problem.samples import Samples, Weights, data_size, network_of
 from sapm.results.result import weights_of
-from sapm.scopes import float64
-from sapm.training.devices import agreed, first_process
+from sapm.scopes import first_process, float64
+from sapm.training.devices import agreed
 from sapm.training.loop import without_weak_types
 from sapm.training.run import Plan, Run, SamplerState, Status, per_seed, where_known
 
 REDRAW_EVERY_STEPS = 15  # the default of `resample`
-# the share of the points that is drawn by the residual; the others begin the Halton sequence
+# The share of the points that is drawn by the residual. The others are the first of the Halton
+# sequence.
 REDRAWN_SHARE = 0.5
 # A pool has POOL_FACTOR fresh points for every point of training, and at most LARGEST_POOL.
 POOL_FACTOR = 20
@@ -58,12 +59,13 @@ DOUBLE_BEFORE_SHARE = 1 / 3
 # times its minimum before them.
 RESTING_VISITS = 8
 RESTING_FRACTION = 0.9
-# The time interval doubles STAGES times in a second attempt. A user may ask for up to MOST_STAGES.
+# In a second attempt, the part of the time interval that is trained on doubles STAGES times. A user
+# may ask for up to MOST_STAGES.
 STAGES = 3
 MOST_STAGES = 10
-# The next stage begins at the relative error STAGE_ERROR, or after STAGE_VISITS visits. When the
-# run has used STAGES_END_SHARE of its seconds, the whole time interval is taken.
-STAGE_ERROR = 1e-3
+# The next stage begins at the relative residual STAGE_RESIDUAL, or after STAGE_VISITS visits. When
+# the run has used STAGES_END_SHARE of its seconds, the whole time interval is taken.
+STAGE_RESIDUAL = 1e-3
 STAGE_VISITS = 3
 STAGES_END_SHARE = 1 / 2
 SECOND_ATTEMPT_STEPS = 3  # the steps of a second attempt, as a multiple of those of the first
@@ -169,8 +171,10 @@ def staged_plan(plan: Plan) -> Plan:
 
 def early_points(problem: PDE, samples: Samples, share: float) -> np.ndarray:
     """(n, d) The first n points of the Halton sequence that lie in the first part of the time
-    interval and are no test points. n is the number of interior points of `samples`.
+    interval and are not test points. n is the number of interior points of `samples`.
 
+    Parameters
+    ----------
     problem, samples : the problem, and its present samples.
     share : the length of that part as a fraction of the time interval, in (0, 1].
     """
@@ -195,6 +199,10 @@ def early_points(problem: PDE, samples: Samples, share: float) -> np.ndarray:
 def at_points(problem: PDE, samples: Samples, x: np.ndarray, plan: Plan) -> Samples:
     """The problem at the interior points x, (n, d), with the test points and units of `samples`.
 
+    Parameters
+    ----------
+    problem, samples : the problem, and its present samples.
+    x : the new interior points.
     plan : the settings, for the points and the weight of the boundary.
     """
     test = samples.test.get("x", 0)
@@ -206,6 +214,8 @@ def at_points(problem: PDE, samples: Samples, x: np.ndarray, plan: Plan) -> Samp
 def no_longer_falls(residuals: Sequence[float]) -> bool:
     """Whether the residual at fresh points no longer falls.
 
+    Parameters
+    ----------
     residuals : that residual at every visit so far.
     """
     recent = residuals[-RESTING_VISITS:]
@@ -228,9 +238,11 @@ def _twice_is_affordable(problem: PDE, samples: Samples, widths: Sequence[int]) 
 class Lowest:
     """For every seed the state with the smallest residual at fresh points, if one was measured.
 
-    size: (seeds,) that residual; inf for a seed without a measured state.
-    record: (seeds,) the index of the record of that state in the history; -1 without a state.
-    states: those states, a tree of arrays with a leading axis of seeds; None if no seed has one.
+    Parameters
+    ----------
+    size : (seeds,) that residual; inf for a seed without a measured state.
+    record : (seeds,) the index of the record of that state in the history; -1 without a state.
+    states : those states, a tree of arrays with a leading axis of seeds; None if no seed has one.
     """
 
     size: np.ndarray
@@ -256,7 +268,10 @@ class Lowest:
         """The same, in which the last state of a run replaces that of every seed whose residual it
         lowers.
 
-        size: (seeds,) the residuals of the last states at fresh points.
+        Parameters
+        ----------
+        run : the run with its last states.
+        size : (seeds,) the residuals of the last states at fresh points.
         """
         better = size < self.size
         if not better.any():
@@ -282,15 +297,18 @@ class Lowest:
         """The run, in which these states represent their seeds. A seed without such a state is
         represented by its last state.
 
-        state: the state of the sampler, which the run stores.
+        Parameters
+        ----------
+        run : the run with its last states.
+        state : the state of the sampler, which the run stores.
         """
         run = replace(run, sampler_state=replace(state, lowest=where_known(self.size)))
         last = run.history["loss"].shape[1] - 1
         known = self.record >= 0
         if not known.any():
             return run
-        # Also where the measured state is the last one, store it as it was measured: `renewed` may
-        # have changed that state in the run since.
+        # Store the state as it was measured, even if it is the last one: `renewed` may have changed
+        # the last state of the run since.
         kept = _merged(known, self.states, run.states)
         return replace(run, kept=kept, chosen=np.where(known, self.record, last))
 
@@ -329,16 +347,18 @@ def renewed(run: Run, engine: Any, damped: bool = False) -> Run:
     """The run, ready to be continued at other samples. Seeds that had converged or stalled run
     again, from the same iteration as the others. Seeds that are lost do not.
 
-    run: the run at the old samples.
-    engine: the engine of `GaussNewton` for the new samples.
-    damped: whether the damping returns to its initial value. This is needed if the samples differ
+    Parameters
+    ----------
+    run : the run at the old samples.
+    engine : the engine of `GaussNewton` for the new samples.
+    damped : whether the damping returns to its initial value. This is needed if the samples differ
         so much that a long step would lose the solution found so far.
     """
     history = dict(run.history)
     history["iteration"] = history["iteration"].copy()
     alive = ~run.lost
     history["iteration"][alive, -1] = history["iteration"][:, -1].max()
-    status = tuple(old if old.lost else Status.FINISHED for old in run.status)
+    status = tuple(old if old.lost else Status.RUNNING for old in run.status)
     reason = tuple(
         text if old.lost else "" for old, text in zip(run.status, run.reason, strict=True)
     )
@@ -353,9 +373,11 @@ def renewed(run: Run, engine: Any, damped: bool = False) -> Run:
 class Drawn:
     """All that changes in a sampler during a run. It is replaced in one assignment.
 
-    samples, engine: the samples of training, and the engine for them.
-    lowest: the states with the smallest residual at fresh points so far.
-    state: the part that the run stores: visits, residuals and the stage.
+    Parameters
+    ----------
+    samples, engine : the samples of training, and the engine for them.
+    lowest : the states with the smallest residual at fresh points so far.
+    state : the part that the run stores: visits, residuals and the stage.
     """
 
     samples: Samples
@@ -421,10 +443,10 @@ class Redrawn:
         return bool(self.every) and (iteration % self.every == 0 or iteration == self.measured_at)
 
     def present(self, run: Run) -> Run:
-        self._follow(run)
+        self._take_back_unknown_visit(run)
         return self.now.lowest.without_lost(run).applied_to(run, self.now.state)
 
-    def _follow(self, run: Run) -> None:
+    def _take_back_unknown_visit(self, run: Run) -> None:
         """Take back the last visit if the run does not know of it. An interrupt has then come
         between the visit and the loop.
         """
@@ -446,8 +468,12 @@ class Redrawn:
         The sampler changes by the single assignment at the end, so an interrupt before it changes
         nothing.
 
-        drawn: the state of the sampler, still with the old samples.
-        damped: see `renewed`.
+        Parameters
+        ----------
+        run : the run at the old samples.
+        x : the new interior points.
+        drawn : the state of the sampler, still with the old samples.
+        damped : see `renewed`.
         """
         problem = self.problem
         assert problem is not None
@@ -473,6 +499,8 @@ class Redrawn:
                 )
             return run
         before = self.now.state
+        if before.share < 1:
+            return self._stage(run, iteration, problem)
         early = self.used(run) < DOUBLE_BEFORE_SHARE
         # more points help against shocks, which only nonlinear equations have
         may_grow = early and bool(problem.equation.nonlinear)
@@ -483,7 +511,10 @@ class Redrawn:
         residuals = (*before.residuals, float(sizes[run.best]))
         if no_longer_falls(residuals):
             state = replace(before, over=True)
-            why = f"the residual at fresh points no longer falls, after {iteration} iterations."
+            why = (
+                f"after {iteration} iterations the residual at points that were not trained on no "
+                "longer falls."
+            )
             run = replace(run.closed(Status.STALLED, why), sampler_state=state)
             self.now = replace(self.now, lowest=lowest, state=state)
             return run
@@ -494,17 +525,38 @@ class Redrawn:
         self.now = drawn
         return replace(run, sampler_state=state)
 
+    def _stage(self, run: Run, iteration: int, problem: PDE) -> Run:
+        """Begin the next stage if the residual of this one is small, or it has lasted STAGE_VISITS
+        visits; late in the budget of time the whole interval.
+        """
+        state = self.now.state
+        lasted = iteration - state.share_since >= STAGE_VISITS * self.every
+        if self.used(run) > STAGES_END_SHARE:
+            share = 1.0
+        elif _solved(run, self.samples) or lasted:
+            share = 2 * state.share
+        else:
+            state = replace(state, visited=iteration)
+            self.now = replace(self.now, state=state)
+            return replace(run, sampler_state=state)
+        state = replace(state, visited=iteration, share=share, share_since=iteration)
+        x = early_points(problem, self.samples, share)
+        return self.moved(run, x, replace(self.now, state=state), damped=True)
+
     def finish(self, run: Run, save: Callable[[Run], None]) -> Run:
         """The run at its end. Each seed is represented by its last network or by the best earlier
         one, whichever has the smaller residual at fresh points (without the problem: at the test
         points).
 
-        save: writes a checkpoint. It is called before the last networks are measured. If they are
+        Parameters
+        ----------
+        run : the run that has ended.
+        save : writes a checkpoint. It is called before the last networks are measured. If they are
             measured, it is called again, so that the checkpoint has their residuals (`at_end`). The
             checkpoint still represents each seed by its best *earlier* network: a run that is
             continued from it then equals an uninterrupted run, which does not measure here.
         """
-        self._follow(run)
+        self._take_back_unknown_visit(run)
         lowest = self.now.lowest.without_lost(run)
         at_end = per_seed(self._at_end, len(run.seeds))
         if run.iterations > self.first:
@@ -529,76 +581,22 @@ class Redrawn:
         return lowest.applied_to(run, state)
 
 
-class Staged:
-    """A sampler that takes the points from a first part of the time interval.
+def first_stage(problem: PDE, plan: Plan, samples: Samples, seconds: float | None) -> Redrawn:
+    """The sampler of a new run, with the points of the first stage.
 
-    The part doubles when the residual in it is small, or after a few visits. Late in the budget of
-    time it becomes the whole interval at once. On the whole interval the sampler acts as `Redrawn`.
-
-    redrawn: the sampler that acts on the whole interval, and holds the points before that.
+    Parameters
+    ----------
+    problem, plan, samples : the problem, the settings and the samples in the whole interval.
+    seconds : the budget of time, or None.
     """
-
-    def __init__(self, redrawn: Redrawn):
-        self.redrawn = redrawn
-
-    @staticmethod
-    def begin(problem: PDE, plan: Plan, samples: Samples, seconds: float | None) -> Staged:
-        """The sampler of a new run, with the points of the first stage.
-
-        problem, plan, samples: the problem, the settings and the samples in the whole interval.
-        seconds: the budget of time, or None.
-        """
-        share = 0.5**plan.stages
-        first = at_points(problem, samples, early_points(problem, samples, share), plan)
-        state = SamplerState(redrawn=True, share=share)
-        return Staged(Redrawn(problem, plan, first, state, None, seconds))
-
-    @property
-    def samples(self) -> Samples:
-        return self.redrawn.samples
-
-    @property
-    def engine(self) -> Engine:
-        return self.redrawn.engine
-
-    def next_visit(self, iteration: int) -> int | None:
-        return self.redrawn.next_visit(iteration)
-
-    def keeps_record(self, iteration: int) -> bool:
-        return self.redrawn.keeps_record(iteration)
-
-    def present(self, run: Run) -> Run:
-        return self.redrawn.present(run)
-
-    def finish(self, run: Run, save: Callable[[Run], None]) -> Run:
-        return self.redrawn.finish(run, save)
-
-    def visit(self, run: Run, iteration: int) -> Run:
-        """Begin the next stage if the residual of this one is small, or it has lasted STAGE_VISITS
-        visits.
-        """
-        inner = self.redrawn
-        state = inner.now.state
-        if state.share == 1 or inner.problem is None:
-            return inner.visit(run, iteration)
-        inner.before_visit = inner.now
-        lasted = iteration - state.share_since >= STAGE_VISITS * inner.every
-        if inner.used(run) > STAGES_END_SHARE:
-            share = 1.0
-        elif _solved(run, inner.samples) or lasted:
-            share = 2 * state.share
-        else:
-            state = replace(state, visited=iteration)
-            inner.now = replace(inner.now, state=state)
-            return replace(run, sampler_state=state)
-        state = replace(state, visited=iteration, share=share, share_since=iteration)
-        x = early_points(inner.problem, inner.samples, share)
-        return inner.moved(run, x, replace(inner.now, state=state), damped=True)
+    share = 0.5**plan.stages
+    first = at_points(problem, samples, early_points(problem, samples, share), plan)
+    return Redrawn(problem, plan, first, SamplerState(redrawn=True, share=share), None, seconds)
 
 
 def _solved(run: Run, samples: Samples) -> bool:
     """Whether at least half of the seeds that are not lost have a small residual: the square root
-    of true loss / loss of u = 0 is at most STAGE_ERROR.
+    of true loss / loss of u = 0 is at most STAGE_RESIDUAL.
     """
     loss = run.history["mean_squared_loss"][~run.lost, -1]
-    return bool(np.median(loss) <= STAGE_ERROR**2 * data_size(samples))
+    return bool(np.median(loss) <= STAGE_RESIDUAL**2 * data_size(samples))

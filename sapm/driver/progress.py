@@ -101,7 +101,7 @@ class Bar:
         i = int(np.nanargmin(np.where(np.isfinite(loss), loss, np.inf)))
         text = f"{progress.iteration}/{self.iterations}  loss {loss[i]:.2e}"
         if loss[i] != progress.mean_squared_loss[i]:
-            text += f"  true {progress.mean_squared_loss[i]:.2e}"
+            text += f"  true loss {progress.mean_squared_loss[i]:.2e}"
             if np.isfinite(progress.bound_ratio[i]):
                 text += f"  {progress.bound_ratio[i]:.0%} of the bound"
         seconds_left = self._seconds_left(progress)

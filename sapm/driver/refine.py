@@ -15,14 +15,15 @@ import numpy as np
 
 from sapm.driver.settings import Settings, check_callback, warn_of_doubts
 from sapm.driver.solve import Session, execute
-from sapm.errors import by_name
-from sapm.methods.method import GaussNewton, Method
+from sapm.errors import UNNAMED, by_name
+from sapm.methods.method import NO_LEARNING_RATE, GaussNewton, Method
 from sapm.numerics.activations import Activation
 from sapm.objective.penalty import mean_square
+from sapm.problem.data import DATA_AS_PROBLEM
 from sapm.problem.pde import Problem
-from sapm.problem.samples import Samples, network_of
+from sapm.problem.samples import Samples, Weights, network_of
 from sapm.results import files
-from sapm.results.imports import Weights, checked_weights, form_of
+from sapm.results.imports import checked_weights, form_of
 from sapm.results.result import Result, solution
 from sapm.results.solution import Solution
 from sapm.scopes import float64
@@ -73,8 +74,11 @@ class Refined:
         return f"<Refined: {kind}, {outcome}: {', '.join(changes)}; {self.reason}>"
 
 
-@by_name(hints={"seeds": " It trains one network, the one that is given."})
-def refine(
+@by_name(
+    hints=NO_LEARNING_RATE
+    | {UNNAMED: DATA_AS_PROBLEM, "seeds": " It trains one network, the one that is given."}
+)
+def refine(  # noqa: PLR0913
     network,
     problem: Problem,
     *,
@@ -94,9 +98,9 @@ def refine(
     progress: bool = True,
     on_record: Callable[[Progress], Any] | None = None,
 ) -> Refined:
-    """Improve a network that was trained elsewhere, and return it in its own form. The network that
-    is given is not changed. Where training does not lower its true loss, or raises its validation
-    loss, it is returned as it is.
+    """Train a network further that was trained elsewhere, and return it in its own form. The given
+    network is not changed. It is returned itself unless training lowers its true loss and, with
+    validation data, its validation loss.
 
     Parameters
     ----------
@@ -139,8 +143,8 @@ def refine(
     for name in ("lifted", "polish_after"):
         if steps := settings.asked_options.get(name):
             raise ValueError(
-                f"{name}={steps!r} is a phase that prepares random networks; leave it out: refine "
-                "skips it."
+                f"{name}: got {steps!r}, expected none: this phase prepares random networks, and "
+                "refine starts from a given one; leave it out."
             )
     plan = settings.plan()
     if isinstance(plan.method, GaussNewton):
@@ -151,8 +155,9 @@ def refine(
     x = _some_points(samples)
     if not form.agrees(network, weights, sigma, x):
         raise ValueError(
-            f"{type(network).__name__} does not compute what its layers with {sigma.name} do at "
-            "the problem's points."
+            f"network: got a {type(network).__name__} whose output at the problem's points differs "
+            f"from that of its layers with {sigma.name}, expected the same output; give its layers "
+            "as a list of (W, b), with activation=…."
         )
     folder = None if out is None else files.Folder(out)
     session = Session(folder, progress, on_record)
@@ -192,13 +197,14 @@ def _check_fit(network, weights: Weights, samples: Samples) -> None:
     functions = samples.outputs - len(samples.parameters)
     if (inputs, outputs) != (samples.inputs, functions):
         raise ValueError(
-            f"the network has {inputs} inputs and {outputs} outputs, and the problem "
-            f"{samples.inputs} ({names}) and {functions}; they must be equal."
+            f"network: got (inputs, outputs) = ({inputs}, {outputs}), expected ({samples.inputs}, "
+            f"{functions}) for the coordinates {names} of the problem; give a network of these "
+            "sizes."
         )
     if isinstance(network, Solution) and network.names != samples.names:
         raise ValueError(
-            f"the network is a function of {', '.join(network.names)}, and the problem's "
-            f"coordinates are {names}."
+            f"network: got a function of {', '.join(network.names)}, expected one of {names}, the "
+            "problem's coordinates; name the coordinates of the domain as those of the network."
         )
 
 
@@ -218,6 +224,10 @@ def judged(
 ) -> Refined:
     """The outcome: the new network if its losses are below those of the original one.
 
+    Parameters
+    ----------
+    original, new : the two networks.
+    result : the result of the training.
     sound : whether the new network has the values that its weights give.
     before, after : losses and errors of the original and of the new network.
     exact : those of the new network in double precision, before it was rounded.
@@ -230,11 +240,11 @@ def judged(
     low = f"{exact['mean_squared_loss']:.2e}"
     if sound and better(after):
         if after["mean_squared_loss"] > 10 * exact["mean_squared_loss"]:
-            why += f" In double precision the true loss is {low}: result.best."
+            why += f" In double precision (result.best) the true loss is {low}."
         if increased("test_error", before, after):
             why += (
-                " The test error rose: with Regression(…, validation=…) the network that fits data "
-                "held out is kept."
+                " The test error rose. With Regression(…, validation=…), the trained network is "
+                "returned only if its loss on the validation data fell."
             )
         return Refined(new, result, before, after, True, why)
     if better(exact):

@@ -33,14 +33,14 @@ from sapm.methods.method import (
 )
 from sapm.numerics.activations import ACTIVATIONS, Activation
 from sapm.numerics.activations import activation as find_activation
-from sapm.numerics.network import INITIALISERS
+from sapm.numerics.network import INITIALISERS, LOOKS_LINEAR
 from sapm.objective.penalty import MODELS, STARTS
 from sapm.problem.advice import advice
 from sapm.problem.data import Regression
 from sapm.problem.equation import derivative_name
 from sapm.problem.functions import NEEDS_NUMBERS
 from sapm.problem.pde import PDE, PROBLEMS, Problem
-from sapm.training.devices import first_process, installed_memory
+from sapm.scopes import first_process, installed_memory
 from sapm.training.run import (
     MOST_LAYERS,
     MOST_SEEDS,
@@ -64,8 +64,10 @@ Points = Any  # a number of points, or an array (n, d) of them
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """The arguments of a run, each one checked. `sapm.solve` explains all but two of them:
+    """The arguments of a run, each one checked. `sapm.solve` explains all but two of them.
 
+    Parameters
+    ----------
     from_network : whether training starts at a given network; steps that prepare a random network
         are then left out.
     in_memory : whether all samples have to stay in memory, since devices or penalties share them.
@@ -100,7 +102,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_problem(self.problem)
         self._put("activation", self._chosen_activation())
-        least = ": layer 1 to the output layer, so that at least one is hidden"
+        least = ", so that there is a hidden layer before the output layer"
         self._put("depth", integer("depth", self.depth, 2, least, MOST_LAYERS))
         check_elementwise(self.sigma)
         self._check_words()
@@ -124,7 +126,7 @@ class Settings:
 
     def _chosen_activation(self) -> Activation:
         """The activation; by default sin for linear equations, and tanh for all other problems,
-        where a few sines do not follow a shock.
+        since a sum of a few sines cannot follow a shock.
         """
         if self.activation is not None:
             return find_activation(self.activation)
@@ -136,7 +138,7 @@ class Settings:
         sigma = self.sigma
         if self.init is not None:
             choose("init", self.init, tuple(INITIALISERS))
-            if self.init == "looks-linear" and sigma.name != "relu":
+            if self.init == "looks-linear" and sigma.name not in LOOKS_LINEAR:
                 raise ValueError(
                     f"init='looks-linear' needs activation='relu', not {sigma.name!r}; use "
                     "'orthogonal' instead."
@@ -149,21 +151,17 @@ class Settings:
                 "name."
             )
         check_model(self.model, self.method)
-        self._check_loss()
+        if self.method == "auto" and not getattr(self.problem, "squared", True):
+            self._put("model", "ls")  # PM and SAPM need squares
         if self.options is not None and not isinstance(self.options, dict):
             raise TypeError(
                 f"options={brief(self.options)} must be a dictionary, such as {{'patience': 2000}}."
             )
         if self.options and isinstance(self.method, Method):
             raise ValueError(
-                f"options={brief(self.options)} cannot be given beside a method object; set the "
-                f"fields of {type(self.method).__name__}."
+                f"options: got {brief(self.options)} and a method object, expected only one of the "
+                f"two; set the fields of {type(self.method).__name__} instead."
             )
-
-    def _check_loss(self) -> None:
-        """PM and SAPM need squares: for other losses "auto" takes the true loss."""
-        if self.method == "auto" and not getattr(self.problem, "squared", True):
-            self._put("model", "ls")
 
     @property
     def sigma(self) -> Activation:
@@ -219,7 +217,7 @@ class Settings:
             and self.max_iter is None
             and "stages" not in self.asked_options
             and not self.from_network
-            and np.ndim(self.points) == 0  # given points are of all stages
+            and np.ndim(self.points) == 0  # given points belong to the whole time
         )
         plan = Plan(
             problem=type(problem).__name__,
@@ -341,7 +339,7 @@ def check_memory(settings: Settings, size: Sizes) -> None:
 
 
 def _check_jets(problem: PDE, points: int, widths: Sequence[int], memory: float) -> None:
-    """Refuse jets at so many points that are larger than the memory, in bytes."""
+    """Refuse u and its derivatives at so many points that they exceed the memory, in bytes."""
     equation = problem.equation
     channels = 1 + equation.channels
     needed = 8 * JETS_IN_MEMORY * points * equation.rows * channels * sum(widths[1:])
@@ -352,16 +350,19 @@ def _check_jets(problem: PDE, points: int, widths: Sequence[int], memory: float)
     ]
     others = f" and {len(derivatives) - 2} more" if len(derivatives) > 2 else ""
     raise ValueError(
-        f"the jets are too large for the memory: for {', '.join(derivatives[:2])}{others} every "
-        f"point carries {channels} numbers a unit, in all {needed / 1e9:.0f} GB for "
-        f"{points * equation.rows} points, and this machine has {memory / 1e9:.0f} GB; give fewer "
-        "points, a narrower network, or fewer derivatives."
+        f"memory: got {needed / 1e9:.0f} GB for u and its derivatives ({channels} numbers a unit "
+        f"for {', '.join(derivatives[:2])}{others} at each of {points * equation.rows} points), "
+        f"expected at most {memory / 1e9:.0f} GB, the memory of this machine; give fewer points, a "
+        "narrower network, or fewer derivatives."
     )
 
 
 def samples_in_memory(settings: Settings, widths: Sequence[int]) -> tuple[int | None, str]:
-    """How many samples are in memory at a time.
+    """The number of samples that are in memory at a time.
 
+    Parameters
+    ----------
+    settings : the arguments of the run.
     widths : (m_0, …, m_L), the units of every layer.
 
     Returns the number of samples in a chunk, None for all samples at once, and the reason in a
@@ -382,16 +383,17 @@ def samples_in_memory(settings: Settings, widths: Sequence[int]) -> tuple[int | 
         integer("options: chunk", chunk)
         if not isinstance(problem, Regression):
             raise ValueError(
-                f"chunk={brief(chunk)} is for sapm.Regression, not for "
-                f"sapm.{type(problem).__name__}; leave it out."
+                f"chunk: got {brief(chunk)} for a sapm.{type(problem).__name__}, expected a "
+                "sapm.Regression; leave it out."
             )
         if not streamable:
             in_memory = settings.in_memory or settings.from_network
             user = "sapm.refine or SAPMRegressor"
             user = user if in_memory else f"model={settings.model!r} by {method!r}"
             raise ValueError(
-                f"chunk={brief(chunk)} is not for {user}, which needs all samples at once; use "
-                "model='sapm', method='alternating'."
+                f"chunk: got {brief(chunk)} for {user}, which needs all samples at once, expected "
+                "block sweeps; leave it out, or use sapm.solve with model='sapm', "
+                "method='alternating'."
             )
         assert isinstance(problem, Regression)
         chunk = min(int(chunk), len(problem.X))
@@ -419,7 +421,10 @@ def samples_in_memory(settings: Settings, widths: Sequence[int]) -> tuple[int | 
 def check_model(model: str, method: str | Method) -> None:
     """Refuse unknown names, and a method that cannot minimise the loss of the model.
 
-    model : "ls", "pm" or "sapm". method : "auto", the name of a method, or a method.
+    Parameters
+    ----------
+    model : "ls", "pm" or "sapm".
+    method : "auto", the name of a method, or a method.
     """
     choose("model", model, MODELS)
     if isinstance(method, Method):
@@ -436,7 +441,7 @@ def check_model(model: str, method: str | Method) -> None:
 
 
 def check_separable(problem: Problem, model: str, method: Method) -> None:
-    """Refuse PM and SAPM for problems whose layers they cannot separate."""
+    """Refuse PM and SAPM for problems for which they have no loss."""
     if method.true_loss_from_start(model):
         return
     if what := unseparable(problem):
@@ -473,38 +478,46 @@ def check_activation(settings: Settings) -> None:
 
 
 def check_redrawing(plan: Plan, problem: Problem, max_iter: int | None) -> None:
-    """Refuse points drawn anew, and stages of time, for problems that they are not made for.
+    """Refuse points drawn anew, and stages of time, for problems and methods without them.
 
+    Parameters
+    ----------
+    plan, problem : the settings and the problem of the run.
     max_iter : as the user gave it; None is the default.
     """
     evolves = isinstance(problem, PDE) and problem.supports_stages
     if plan.stages and not (plan.resample and evolves):
         raise ValueError(
-            f"stages={plan.stages} is for nonlinear PDEs with an Initial condition and no numbers "
-            "to find, where points are drawn anew (resample); leave it out."
+            f"stages: got {plan.stages}, expected none, or a nonlinear PDE with an Initial "
+            "condition and no unknown numbers, whose points are drawn anew (resample); leave "
+            "stages out."
         )
     steps = plan.stages * STAGE_VISITS * plan.resample
     if plan.stages > MOST_STAGES or (steps and max_iter is not None and max_iter <= steps):
         raise ValueError(
-            f"stages={plan.stages}; give at most {MOST_STAGES}, and max_iter beyond {steps}, since "
-            "so many steps may be spent on a part of the time."
+            f"stages: got {plan.stages}, expected at most {MOST_STAGES}, and max_iter above "
+            f"{steps}, since so many steps may be spent on a part of the time interval; give fewer "
+            "stages or a larger max_iter."
         )
     if plan.resample and not (isinstance(problem, PDE) and plan.true_loss_from_start):
         raise ValueError(
-            f"resample={plan.resample} is for PDEs on the true loss; use model='ls', or lifted=0 "
-            "beside it."
+            f"resample: got {plan.resample}, expected 0, or a PDE that is trained on the true "
+            "loss; use model='ls' or lifted=0, or leave resample out."
         )
 
 
 def check_one_device(divided: bool, streamed: bool) -> None:
     """Refuse several devices for data that are streamed from disk.
 
-    divided : whether there are several devices. streamed : whether data are on disk.
+    Parameters
+    ----------
+    divided : whether there are several devices.
+    streamed : whether data are on disk.
     """
     if divided and streamed:
         raise ValueError(
-            "data are streamed from disk through one device and one process; leave devices= "
-            "(--devices, --processes) out."
+            "devices: got several devices or processes for data on disk, expected one; leave "
+            "devices= (--devices, --processes) out."
         )
 
 
@@ -516,13 +529,13 @@ def check_problem(problem: object) -> None:
     if isinstance(problem, PROBLEMS):
         return
     by_name = (
-        f" By their names, problems are solved on the command line: sapm run {problem}."
+        f" A problem is solved by its name on the command line: sapm run {problem}."
         if isinstance(problem, str)
         else ""
     )
     raise TypeError(
-        f"problem={brief(problem)} is not a problem; give a sapm.PDE, sapm.Function or "
-        f"sapm.Regression.{by_name}"
+        f"problem: got {brief(problem)}, expected a sapm.PDE, sapm.Function or sapm.Regression; "
+        f"give one of these.{by_name}"
     )
 
 
@@ -530,8 +543,8 @@ def check_callback(on_record: Any) -> None:
     """Refuse an `on_record` that cannot be called."""
     if on_record is not None and not callable(on_record):
         raise TypeError(
-            f"on_record={brief(on_record)} is not a function; give one that takes the state and "
-            "may return True to stop."
+            f"on_record: got {brief(on_record)}, expected a function; give one that takes a "
+            "Progress and may return True to stop the run."
         )
 
 
@@ -571,8 +584,8 @@ def width(value: Any, depth: int) -> int | tuple[int, ...]:
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != depth - 1:
             raise ValueError(
-                f"width={brief(list(value))} names {len(value)} hidden layers; depth={depth} has "
-                f"{depth - 1}."
+                f"width: got {len(value)} numbers, {brief(list(value))}, expected {depth - 1}, the "
+                f"hidden layers of depth={depth}; give one for each, or one number for all."
             )
         return tuple(integer("width", units, most=MOST_UNITS) for units in value)
     return integer("width", value, most=MOST_UNITS)
@@ -583,15 +596,25 @@ def seeds(value: Any) -> tuple[int, ...]:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(value, Iterable) or isinstance(value, str):
         return tuple(range(integer("seeds", value, most=MOST_SEEDS)))
-    numbers = [integer("a seed number", seed, 0) for seed in islice(value, MOST_SEEDS + 1)]
+    numbers = [integer("seed", seed, 0) for seed in islice(value, MOST_SEEDS + 1)]
     if len(numbers) > MOST_SEEDS:
-        raise ValueError(f"seeds has more than {MOST_SEEDS} numbers; give fewer.")
+        raise ValueError(
+            f"seeds: got more than {MOST_SEEDS} numbers, expected at most {MOST_SEEDS}; give fewer."
+        )
     if max(numbers, default=0) >= 2**32:
-        raise ValueError(f"seeds has {max(numbers)}; seed numbers must be below 2**32.")
+        raise ValueError(
+            f"seeds: got {max(numbers)}, expected numbers below 2**32; give smaller ones."
+        )
     if not numbers:
-        raise ValueError("seeds is empty; give how many (seeds=10) or which ones (seeds=[3, 4]).")
+        raise ValueError(
+            "seeds: got none, expected at least one; give how many (seeds=10) or which ones "
+            "(seeds=[3, 4])."
+        )
     if len(set(numbers)) != len(numbers):
-        raise ValueError(f"seeds={brief(numbers)} names a seed twice; each one gives one network.")
+        raise ValueError(
+            f"seeds: got {brief(numbers)}, expected different numbers, since each gives one "
+            "network; leave the repeated ones out."
+        )
     return tuple(numbers)
 
 
@@ -628,7 +651,11 @@ def per_layer(name: str, value: Any, depth: int) -> PerLayer:
 def point_count(name: str, value: Any, least: int = 1) -> int:
     """The number of points: the value itself, or the length of an array (n, d) of points.
 
-    name : what a message calls them. least : the smallest number that is allowed.
+    Parameters
+    ----------
+    name : what a message calls them.
+    value : what the user gave.
+    least : the smallest number that is allowed.
     """
     try:
         return integer(name, value, least) if isinstance(value, (str, bytes)) else len(value)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from sapm.driver.points import Redrawn, Staged, staged_plan, with_last_states
+from sapm.driver.points import Redrawn, first_stage, staged_plan, with_last_states
 from sapm.driver.progress import Bar, line, lines
 from sapm.driver.settings import (
     Settings,
@@ -23,27 +23,36 @@ from sapm.driver.settings import (
     iterations,
     warn_of_doubts,
 )
-from sapm.errors import Advice, AdviceKind, by_name, positive, warn
+from sapm.errors import UNNAMED, Advice, AdviceKind, by_name, positive, warn
 from sapm.methods.engine import Engine
-from sapm.methods.method import Method, StoredMethod
+from sapm.methods.method import NO_LEARNING_RATE, Method, StoredMethod
 from sapm.methods.streamed import StreamedEngine
 from sapm.numerics.activations import Activation
 from sapm.problem.advice import CLEAR_DIFFERENCE, another_exact, kinks
-from sapm.problem.data import Regression
-from sapm.problem.functions import USER_ERRORS
+from sapm.problem.data import DATA_AS_PROBLEM, Regression
+from sapm.problem.functions import none_if_fails
 from sapm.problem.pde import PDE, Problem
 from sapm.problem.samples import Samples, Weights
 from sapm.results import files
 from sapm.results.files import environment
 from sapm.results.result import Result, from_file, to_file, with_scores
 from sapm.results.table import heading, outcome
-from sapm.scopes import float64, interrupt, interrupts, never, one_thread, unless_interrupted
+from sapm.scopes import (
+    first_process,
+    float64,
+    interrupt,
+    interrupts,
+    never,
+    one_thread,
+    unless_interrupted,
+)
 from sapm.training import streaming
-from sapm.training.devices import agreed, anywhere, first_process, mesh_of
+from sapm.training.devices import agreed, anywhere, mesh_of
 from sapm.training.loop import (
     Chunks,
     Fixed,
     Rules,
+    Sampler,
     Start,
     Stepper,
     begun,
@@ -75,11 +84,13 @@ CHECKPOINT_INTERVAL_WRITES = 20
 class Session:
     """The surroundings of a run: its folder, its display and its devices.
 
-    folder: the folder of the run, or None.
-    progress: whether a progress bar is shown.
-    on_record: the user's callback; the run ends where it returns True.
-    mesh: the devices that share seeds and samples, or None.
-    interrupted: whether Ctrl-C was pressed.
+    Parameters
+    ----------
+    folder : the folder of the run, or None.
+    progress : whether a progress bar is shown.
+    on_record : the user's callback; the run ends when it returns True.
+    mesh : the devices that share seeds and samples, or None.
+    interrupted : whether Ctrl-C was pressed.
     """
 
     folder: files.Folder | None = None
@@ -92,7 +103,9 @@ class Session:
 class Checkpoints:
     """An observer that writes checkpoints of a run at intervals.
 
-    save: writes a run to the folder. The time that it takes sets the interval.
+    Parameters
+    ----------
+    save : writes a run to the folder. The time that it takes sets the interval.
     """
 
     def __init__(self, save: Callable[[Run], None]):
@@ -123,8 +136,10 @@ class Log:
 class Callback:
     """An observer that calls the user's function at every record. Its answer True ends the run.
 
-    on_record: the user's function of a `Progress`.
-    result: gives the result of a run so far.
+    Parameters
+    ----------
+    on_record : the user's function of a `Progress`.
+    result : gives the result of a run so far.
     """
 
     on_record: Callable[[Progress], Any]
@@ -240,23 +255,31 @@ def sampler_of(
     plan: Plan,
     previous: Run | None,
     seconds: float | None,
-) -> Fixed | Redrawn | Staged:
-    """The sampler that chooses the points of a run. Parameters: see `attempt`.
+) -> Sampler:
+    """The sampler that chooses the points of a run.
 
-    seconds: the budget of time, which counts the seconds of the previous run too; or None.
+    Parameters
+    ----------
+    problem, samples, plan, previous : see `attempt`.
+    seconds : the budget of time, which counts the seconds of the previous run too; or None.
     """
     if not plan.resample:
         return Fixed(samples, plan.engine(samples))
     known = problem if isinstance(problem, PDE) else None
     if plan.stages and previous is None and known is not None:
-        return Staged.begin(known, plan, samples, seconds)
+        return first_stage(known, plan, samples, seconds)
     state = SamplerState() if previous is None else previous.sampler_state
-    redrawn = Redrawn(known, plan, samples, state, previous, seconds)
-    return Staged(redrawn) if plan.stages else redrawn
+    return Redrawn(known, plan, samples, state, previous, seconds)
 
 
 def rules_of(plan: Plan, seconds: float | None) -> Rules:
-    """The rules of the loop for a plan; `seconds`: the budget of time, or None."""
+    """The rules of the loop for a plan.
+
+    Parameters
+    ----------
+    plan : the settings of the run.
+    seconds : the budget of time, or None.
+    """
     method = plan.method
     return Rules(
         plan.max_iter,
@@ -278,9 +301,12 @@ def _disk(
     folder: files.Folder | None,
     previous: Run | None,
 ):
-    """A context manager that yields the passes over data on disk; for data in memory None.
+    """A context manager that yields the passes over data on disk, or None for data in memory.
 
-    The parameters are those of `attempt`; `folder` is that of the run.
+    Parameters
+    ----------
+    problem, samples, plan, previous : see `attempt`.
+    folder : the folder of the run, or None.
     """
     if plan.chunk is None:
         return nullcontext()
@@ -300,7 +326,12 @@ def _start(
 ) -> Start:
     """A run before its first step.
 
-    networks: the weights of every seed to start from, in the units of training; None: random ones.
+    Parameters
+    ----------
+    engine : the engine of the method, for this problem.
+    plan : the settings of the run.
+    disk : the passes over data on disk; None for data in memory.
+    networks : the weights of every seed to start from, in the units of training; None: random ones.
     """
     if disk is not None:
         return Start(engine, plan.seeds, disk.begin(keys_of(plan.seeds, plan.key)))
@@ -318,22 +349,26 @@ def _stepper(
 
 
 NO_RESULT_YET = "sapm.solve was interrupted before it had a result"
-ENDING = "interrupted after its training had ended."
-IN_SECOND = "interrupted in a second attempt; this is the first."
+ENDING = "interrupted after the training had ended."
+IN_SECOND = "interrupted during a second attempt; this is the result of the first attempt."
 UNDEFINED_RESIDUAL = (
-    " If the residual has a root, a logarithm or a quotient of u, keep u away from the values at "
-    "which that is undefined: use jnp.maximum(u.value, 1e-6) in place of u.value, or hard=True."
+    " If the residual has a root, a logarithm or a quotient of u, keep u away from values where it "
+    "is undefined: use jnp.maximum(u.value, 1e-6) in place of u.value, or hard=True."
 )
 SETTLED_ITERATIONS = 50  # a residual that is large after so many iterations stays large
 UNFINISHED = (
-    "Training found no solution, and a second attempt covered {:.0%} of the time interval only. "
+    "Training found no solution, and a second attempt covered only {:.0%} of the time interval. "
     "This is the result of the first attempt. If the run has a folder (out=…), sapm.resume "
     "continues the second attempt."
 )
+SECOND_FAILED = (
+    "Training found no solution, and all networks of a second attempt failed. This is the result "
+    "of the first attempt."
+)
 
 
-@by_name
-def solve(
+@by_name(hints=NO_LEARNING_RATE | {UNNAMED: DATA_AS_PROBLEM})
+def solve(  # noqa: PLR0913
     problem: Problem,
     depth: int = 6,
     width: int | Sequence[int] = 20,
@@ -359,11 +394,12 @@ def solve(
     on_record: Callable[[Progress], Any] | None = None,
     devices=None,
 ) -> Result:
-    """Train networks on a problem, one for every seed, and return them with all that was measured.
+    """Train one network for each seed on a problem. Returns the networks, their losses and errors.
 
-    Ctrl-C ends the training after the current chunk of steps, and the result so far is returned. A
-    second Ctrl-C does not wait for the chunk: the result is the last consistent state of the run.
-    KeyboardInterrupt is raised only if there is no such state yet.
+    During training, Ctrl-C ends the run after the current chunk of steps, and the result so far is
+    returned. A second Ctrl-C does not wait for the chunk: the result is the last consistent state
+    of the run. KeyboardInterrupt is raised only before training has begun, or if the second Ctrl-C
+    comes before the first losses are measured.
 
     Parameters
     ----------
@@ -375,18 +411,22 @@ def solve(
     points : the number of interior points, or an array (n, d) of them.
     boundary_points : the number of points on the boundary.
     test_points : the number of test points, or an array (n, d) of them.
-    model : "ls" (mean square), "pm" (penalties) or "sapm" (self-adaptive penalties).
+    model : "ls" (mean square), "pm" (penalties) or "sapm" (self-adaptive penalties). With
+        method="auto" it matters only in the first 15 steps on functions and data, and where a step
+        of Gauss-Newton is too expensive.
     method : "auto", the name of a method, or a method with its options, such as
         `sapm.GaussNewton(bend=False)`.
-    max_iter, max_seconds : the budget; training ends when either is used up.
+    max_iter, max_seconds : the largest numbers of iterations and of seconds; training ends when
+        one of them is reached.
     seeds : how many seeds, or their numbers. Seed s draws its start from fold_in(key, s).
     key : the number that all random choices follow from.
     init : initial weights: "paper", "he", "xavier", "orthogonal" or "looks-linear".
     start : initial auxiliary variables: "uniform", "forward" or "noise".
-    mu : the weight of the boundary term; by default the strength of the operator of the PDE
+    mu : the weight of the boundary term; by default it follows from the coefficients of the PDE
         (`PDE.mu`).
-    alpha, beta : fixed weights of tangents and values: a number, or one for every layer.
-    options : options of the method by name.
+    alpha, beta : fixed weights of the defects of derivatives (alpha) and of the defects of values
+        (beta): a number, or one for each layer (beta: for each layer but the last).
+    options : options of the method by name, such as `{"patience": 2000}`.
     out : a folder to keep the run in, so that `resume` can continue it.
     progress : whether a progress bar is shown.
     on_record : a function of a `Progress`, called at every record; training ends if it returns
@@ -453,48 +493,71 @@ def execute(
 
     The parameters are those of `attempt`.
     """
-    folder = session.folder
     with interrupts() as interrupted:
         session = replace(session, interrupted=interrupted)
         result = attempt(problem, samples, plan, session, previous, networks, advice)
         tried_again = result.run.attempt > 1
-        if result.run.attempt == 1:
-            first = result
-            seconds = plan.max_seconds
-            if seconds is not None and previous is not None:
-                seconds += previous.seconds
-            failed = None
-            if not anywhere(interrupted()):
-                failed = unless_interrupted(lambda: _failed(first, seconds), lambda: None)
-            if anywhere(failed is None or interrupted()):
-                why = first.run.cut or interrupted_after(first.run.iterations)
-                result = _cut(first, why)
-            elif agreed(bool(failed))[0]:
-                tried_again = True
-                result = unless_interrupted(
-                    lambda: _second(first, session), lambda: _cut(first, IN_SECOND)
-                )
+        folder = session.folder
+        if not tried_again:
+            result, tried_again = _retried(result, session, previous)
         elif folder is not None and folder.first.is_file():  # a second attempt was continued
-            first = from_file(folder.first, problem, plan.activation, plan.method)
+            first = from_file(folder.first, problem, plan.activation)
             result = _second_or_first(result, first)
-        before = result
-        result = unless_interrupted(lambda: _with_outcome(before), lambda: _cut(before, ENDING))
-        if anywhere(interrupted()) and not result.run.cut:
+        return _finished(result, session, tried_again)
+
+
+def _retried(first: Result, session: Session, previous: Run | None) -> tuple[Result, bool]:
+    """The result of a second attempt if one is due, else the first one; and whether there was a
+    second attempt.
+
+    Parameters
+    ----------
+    first : the result of the first attempt.
+    session : the folder, the display and the devices of the run.
+    previous : the run that the first attempt continued, or None.
+    """
+    seconds = first.plan.max_seconds
+    if seconds is not None and previous is not None:
+        seconds += previous.seconds
+    due = None  # not known, because of an interrupt
+    if not anywhere(session.interrupted()):
+        due = unless_interrupted(lambda: second_attempt_is_due(first, seconds), lambda: None)
+    if anywhere(due is None or session.interrupted()):
+        why = first.run.cut or interrupted_after(first.run.iterations)
+        return _cut(first, why), False
+    if not agreed(bool(due))[0]:
+        return first, False
+    second = unless_interrupted(lambda: _second(first, session), lambda: _cut(first, IN_SECOND))
+    return second, True
+
+
+def _finished(result: Result, session: Session, tried_again: bool) -> Result:
+    """The result with advice on how the run ended, and with its last files written.
+
+    Parameters
+    ----------
+    result : the result of the last attempt.
+    session : see `attempt`.
+    tried_again : whether there was a second attempt.
+    """
+    steps: list[Callable[[Result], Result]] = [_with_outcome]
+    if session.folder is not None:
+        steps.append(partial(_written, folder=session.folder, tried_again=tried_again))
+    for step in steps:
+        result = unless_interrupted(partial(step, result), partial(_cut, result, ENDING))
+        if anywhere(session.interrupted()) and not result.run.cut:
             result = _cut(result, ENDING)
-        if folder is None:
-            return result
-        ended = result
-        result = unless_interrupted(
-            lambda: _written(ended, folder, tried_again), lambda: _cut(ended, ENDING)
-        )
-        late = anywhere(interrupted()) and not result.run.cut
-        return _cut(result, ENDING) if late else result
+    return result
 
 
 def _written(result: Result, folder: files.Folder, tried_again: bool) -> Result:
     """Write the last files of a run to its folder, and return the result.
 
-    tried_again: whether there was a second attempt.
+    Parameters
+    ----------
+    result : the result of the run.
+    folder : the folder.
+    tried_again : whether there was a second attempt.
     """
     folder.write_history(lines(result.run))
     folder.save(folder.model, *to_file(result.run, result.samples, result.plan))
@@ -509,11 +572,14 @@ def _cut(result: Result, why: str) -> Result:
     return replace(result, run=replace(result.run, cut=why))
 
 
-def _failed(result: Result, seconds: float | None) -> bool:
+def second_attempt_is_due(result: Result, seconds: float | None) -> bool:
     """Whether a second attempt is due: the plan allows one (`retry`), the run came to its end and
     is no solution, and less than half of the time is used.
 
-    seconds: the budget of time, or None.
+    Parameters
+    ----------
+    result : the result of the first attempt.
+    seconds : the budget of time, or None.
     """
     run = result.run
     ended = not any(status.cut_short for status in run.status) and not run.lost.all()
@@ -521,18 +587,16 @@ def _failed(result: Result, seconds: float | None) -> bool:
     may_retry = result.plan.retry and run.attempt == 1 and not run.cut
     if not (isinstance(result.problem, PDE) and may_retry and ended and early):
         return False
-    try:
-        return result.error_estimate().no_solution
-    except USER_ERRORS:  # the estimate calls the user's functions; it is optional
-        return False
+    estimate = none_if_fails(result.error_estimate)
+    return estimate is not None and estimate.no_solution
 
 
 def _second(first: Result, session: Session) -> Result:
     """Make a second attempt, in stages of time, after a first one that found no solution. Returns
-    the better result, see `_second_or_first`.
+    one of the two, see `_second_or_first`.
     """
     problem = first.problem
-    assert problem is not None  # see `_failed`
+    assert problem is not None  # see `second_attempt_is_due`
     plan = staged_plan(first.plan)
     folder = session.folder
     if folder is not None:
@@ -556,7 +620,8 @@ def _second_or_first(second: Result, first: Result) -> Result:
     if share == 1 and not second.run.lost.all():
         return second
     cut = bool(second.run.cut)
-    first = _advised(first, Advice(AdviceKind.OUTCOME, UNFINISHED.format(share)), silent=cut)
+    why = SECOND_FAILED if second.run.lost.all() else UNFINISHED.format(share)
+    first = _advised(first, Advice(AdviceKind.OUTCOME, why), silent=cut)
     return _cut(first, IN_SECOND if cut else "")
 
 
@@ -580,7 +645,7 @@ def _with_outcome(result: Result) -> Result:
         result = _advised(result, Advice(AdviceKind.OUTCOME, why))
     share = run.sampler_state.share
     if share < 1 and first_process():
-        warn(f"only {share:.0%} of the time interval was trained; u is meaningless beyond it.")
+        warn(f"only {share:.0%} of the time interval was trained; do not use u at later times.")
     return result
 
 
@@ -603,8 +668,8 @@ def _outcome(result: Result) -> Advice | None:
     return advice
 
 
-@by_name
-def resume(
+@by_name(hints=NO_LEARNING_RATE)
+def resume(  # noqa: PLR0913
     path: str | Path,
     max_iter: int | None = None,
     max_seconds: float | None = None,
@@ -616,15 +681,16 @@ def resume(
     on_record: Callable[[Progress], Any] | None = None,
     devices=None,
 ) -> Result:
-    """Continue a run from its folder or from a saved file. The result has the same numbers as that
-    of an uninterrupted run, bit for bit.
+    """Continue a run from its folder or from a saved file. From a folder, the result has the same
+    numbers as that of an uninterrupted run, bit for bit. From a file the steps are the same, too,
+    but if points are redrawn, another network may represent a seed.
 
     Parameters
     ----------
     path : the folder of a run (`out=` of `solve`), or a file written by `result.save`.
-    max_iter : the budget of iterations, counted from the start of the run; by default that of the
-        earlier call.
-    max_seconds : the budget of time for this call; by default there is none.
+    max_iter : the largest number of iterations, counted from the start of the run; by default that
+        of the earlier call.
+    max_seconds : the largest number of seconds for this call; by default there is no limit.
     problem : the problem. A file does not hold it. It is needed for nonlinear PDEs, for hard
         conditions, to redraw points, and for data on disk.
     activation, method : needed if they are the user's own.
