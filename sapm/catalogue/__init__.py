@@ -60,7 +60,7 @@ class Entry:
         return settings
 
 
-HALTON = "Halton points without scrambling; test points are the next of the sequence"
+HALTON_NOTE = "Halton points without scrambling; test points are the next of the sequence"
 TRANSPORT_SETTINGS = {
     "activation": "sin",
     "points": 1000,
@@ -70,18 +70,18 @@ TRANSPORT_SETTINGS = {
 }
 TRANSPORT_ASSUMED = (
     "T = 1, μ = 1, conditions at t = 0 and on the inflow faces x_i = 1, half of the boundary "
-    f"points each; {HALTON}. The paper states none of these, nor the number of test points "
+    f"points each; {HALTON_NOTE}. The paper states none of these, nor the number of test points "
     "(ours: 10⁴)."
 )
 
 
 def _textbook(name: str, about: str, size: tuple[int, int] = (4, 32), **settings) -> Entry:
     defaults = TRANSPORT_SETTINGS | {"max_iter": 100}
-    return Entry(name, about, "textbook", (size,), defaults | settings, f"{HALTON}.")
+    return Entry(name, about, "textbook", (size,), defaults | settings, f"{HALTON_NOTE}.")
 
 
 # with fewer points, boundary layers and shocks fall between the points
-SHARP = {"size": (4, 24), "activation": "tanh", "points": 2000, "max_iter": 300}
+SHOCK_SETTINGS = {"size": (4, 24), "activation": "tanh", "points": 2000, "max_iter": 300}
 
 CATALOGUE: dict[str, Entry] = {
     entry.name: entry
@@ -92,7 +92,7 @@ CATALOGUE: dict[str, Entry] = {
             "paper",
             ((6, 10), (8, 10), (10, 10), (6, 20), (6, 50)),
             {"activation": "relu", "points": 100, "test_points": 1000, "max_iter": 50_000},
-            f"{HALTON}, from index 0.",
+            f"{HALTON_NOTE}, from index 0.",
             "regression",
             in_paper=True,
         ),
@@ -103,7 +103,7 @@ CATALOGUE: dict[str, Entry] = {
             ((6, 10), (8, 10), (10, 10)),
             {"activation": "relu", "points": 10_000, "test_points": 10_000, "max_iter": 50_000},
             "5·10⁴ iterations and 10⁴ test points (the paper states neither here); "
-            f"{HALTON}, from index 1, mapped to the ball.",
+            f"{HALTON_NOTE}, from index 1, mapped to the ball.",
             "regression",
             in_paper=True,
         ),
@@ -145,9 +145,11 @@ CATALOGUE: dict[str, Entry] = {
         ),
         _textbook("advection_diffusion", "solve -Δu/20 + u_x = f, a boundary layer at the outflow"),
         _textbook("nonlinear_poisson", "solve -Δu + u³ = f on [-1, 1]²"),
-        _textbook("burgers", "solve u_t + u u_x = 0.01/π u_xx, a shock forms", **SHARP),
+        _textbook("burgers", "solve u_t + u u_x = 0.01/π u_xx, a shock forms", **SHOCK_SETTINGS),
         _textbook(
-            "burgers_inverse", "find the viscosity of Burgers' equation from values of u", **SHARP
+            "burgers_inverse",
+            "find the viscosity of Burgers' equation from values of u",
+            **SHOCK_SETTINGS,
         ),
         _textbook(
             "lotka_volterra",
@@ -156,7 +158,9 @@ CATALOGUE: dict[str, Entry] = {
             points=400,
             boundary_points=4,
         ),
-        _textbook("allen_cahn", "solve u_t = 10⁻⁴ u_xx + 5 (u - u³) from x² cos πx", **SHARP),
+        _textbook(
+            "allen_cahn", "solve u_t = 10⁻⁴ u_xx + 5 (u - u³) from x² cos πx", **SHOCK_SETTINGS
+        ),
     )
 }
 PAPER = tuple(name for name, entry in CATALOGUE.items() if entry.in_paper)

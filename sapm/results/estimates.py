@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 FEATURES = 2000  # the number of features for all functions of a system together
 # The scale of a feature sets the length of w_k. Every usable scale has the same number of features.
 FEATURE_SCALES = tuple(2.0**k for k in range(9))
-FEWEST_SHARES = 6  # the features are divided into at least so many shares, also for fewer scales
+# The features are divided among the scales as if there were at least so many of them.
+MIN_SCALE_DIVISOR = 6
 # A scale is usable up to SCALE_ALWAYS_USED, or up to SCALE_PER_POINT times the number of points
 # along one coordinate if that is more.
 SCALE_ALWAYS_USED = 8.0
@@ -65,10 +66,12 @@ UNDETERMINED_SHARE = 1e-2
 class Correction:
     """The size of the correction e of a network u, at the points of the first term.
 
-    size: ‖e‖ / ‖u + e‖. If u + e is zero, the root mean square of e in units of the data instead.
-    relative: whether size is relative, the first of these two.
-    explained: the share of the squared residual that vanishes with the correction, from 0 to 1.
-    field_sizes: for a system, the relative size of the correction of every function.
+    Parameters
+    ----------
+    size : ‖e‖ / ‖u + e‖. If u + e is zero, the root mean square of e in units of the data instead.
+    relative : whether size is relative, the first of these two.
+    explained : the share of the squared residual that vanishes with the correction, from 0 to 1.
+    field_sizes : for a system, the relative size of the correction of every function.
     """
 
     size: float
@@ -83,14 +86,16 @@ def random_features(samples: Samples, points: int) -> Dense:
     Only scales that the points can resolve are used: features of a finer scale would fit any values
     at the points.
 
-    samples: the problem, for the number of its inputs and functions.
-    points: the number of points.
+    Parameters
+    ----------
+    samples : the problem, for the number of its inputs and functions.
+    points : the number of points.
     """
     rng = np.random.default_rng(0)
     inputs = samples.inputs
     finest = max(SCALE_ALWAYS_USED, SCALE_PER_POINT * points ** (1 / len(samples.names)))
     scales = [scale for scale in FEATURE_SCALES if scale <= finest]
-    per_scale = -(-FEATURES // (len(samples.fields) * max(FEWEST_SHARES, len(scales))))
+    per_scale = -(-FEATURES // (len(samples.fields) * max(MIN_SCALE_DIVISOR, len(scales))))
     scale = np.repeat(scales, per_scale)[:, None]
     return Dense(
         jnp.asarray(rng.normal(size=(len(scale), inputs)) * scale / np.sqrt(max(1, inputs / 2))),
@@ -106,10 +111,12 @@ def solve_correction(
     """The coefficients c of the correction, by least squares, and the share of the squared residual
     that vanishes with it.
 
-    terms: the problem at the points of the estimate, in units of training.
-    network: the network, in the same units.
-    layer: the directions and phases of the features.
-    fields: the number of unknown functions.
+    Parameters
+    ----------
+    terms : the problem at the points of the estimate, in units of training.
+    network : the network, in the same units.
+    layer : the directions and phases of the features.
+    fields : the number of unknown functions.
 
     Returns c (fields, features + 1), whose last column belongs to the constant feature 1, and the
     share, a number in [0, 1].
@@ -197,10 +204,12 @@ def correction(
 ) -> Correction:
     """The size of the correction of a network.
 
-    samples: the samples of training, for the units, functions and parameters.
-    terms: the problem at the points of the estimate. The first term is the equation.
-    weights: (W, b) of every layer in the problem's own units, with W (out, in).
-    sigma: the activation.
+    Parameters
+    ----------
+    samples : the samples of training, for the units, functions and parameters.
+    terms : the problem at the points of the estimate. The first term is the equation.
+    weights : (W, b) of every layer in the problem's own units, with W (out, in).
+    sigma : the activation.
     """
     fields = len(samples.fields)
     network = _scaled_network(samples, weights, sigma)
@@ -260,8 +269,10 @@ def measurements_dominate(
 ) -> bool:
     """Whether more than half of the loss of a network is the misfit of measurements.
 
-    samples, problem: the samples of training, and the problem.
-    network: the network in the units of the terms (`sapm.problem.samples.network_of`).
+    Parameters
+    ----------
+    samples, problem : the samples of training, and the problem.
+    network : the network in the units of the terms (`sapm.problem.samples.network_of`).
     """
     if not isinstance(problem, PDE) or not observations(problem):
         return False
@@ -291,10 +302,12 @@ def standard_errors(
     The error is infinite for a parameter that can change without an effect on the residual. All
     errors are NaN if there are not more measured values than parameters.
 
-    samples: the samples of training.
-    terms: the problem at the points of the estimate.
-    problem: the problem, for its measurements.
-    weights, sigma: the network, as in `correction`.
+    Parameters
+    ----------
+    samples : the samples of training.
+    terms : the problem at the points of the estimate.
+    problem : the problem, for its measurements.
+    weights, sigma : the network, as in `correction`.
     """
     measured = _measured_rows(terms, problem)
     count = len(samples.parameters)
@@ -334,21 +347,23 @@ def standard_errors(
     return np.where(free, np.inf, errors) * np.abs(samples.scaling.units)
 
 
-NO_SOLUTION_ERROR = 0.3  # from this relative error on, the sentence says that u is no solution
+# From this relative error on, the sentence says that u is not a solution.
+NO_SOLUTION_ERROR = 0.3
 # Three limits for `explained`, the share of the squared residual that vanishes with the correction
 RELIABLE_SHARE = 0.7
 NEGLIGIBLE_SHARE = 0.2
 COMPLETE_SHARE = 0.995
 # A residual that no correction explains is suspicious above this multiple of the estimate, if it is
-# above NEAR too.
+# above NEGLIGIBLE_DISTANCE too.
 SUSPICIOUS_RESIDUAL = 3.0
 # The distance to another seed is judged only if the loss of that seed is at most so many times as
 # large.
 COMPARABLE_LOSS_RATIO = 1e4
 FAR_DISTANCE = 30.0  # as a multiple of the estimate
-NEAR = 1e-3  # a relative distance or residual below this is never a reason for doubt
+# A relative distance or residual below this is never a reason for doubt.
+NEGLIGIBLE_DISTANCE = 1e-3
 FEWEST_CHARACTERISTICS = 25  # the least number that is followed, and the number in a batch
-CURES = (
+REMEDIES = (
     "Take more steps (or time), points or seeds, a larger network, or hard=True conditions; for "
     "long time intervals see docs/choosing.md."
 )
@@ -359,14 +374,16 @@ class ErrorEstimate:
     """The error of a solution: a number, and a sentence that says how reliable the number is. `str`
     gives the sentence.
 
-    error: the relative ℓ² error of u at the points; NaN if there is no estimate.
-    kind: "measured" (against an accurate solution) or "estimated".
-    points: the number of points.
-    relative: False if u is zero. The error is then absolute, in units of the data.
-    field_errors: for a system, the relative error of every function.
-    explained: the share of the squared residual that the estimate accounts for, if it is known.
-    doubtful: whether u may be no solution for another reason than the size of the error.
-    sentence: what the summary prints; "": a sentence is made of the other fields.
+    Parameters
+    ----------
+    error : the relative ℓ² error of u at the points; NaN if there is no estimate.
+    kind : "measured" (against an accurate solution) or "estimated".
+    points : the number of points.
+    relative : False if u is zero. The error is then absolute, in units of the data.
+    field_errors : for a system, the relative error of every function.
+    explained : the share of the squared residual that the estimate accounts for, if it is known.
+    doubtful : whether u may not be a solution for a reason other than the size of the error.
+    sentence : what the summary prints; "": a sentence is made of the other fields.
     """
 
     error: float
@@ -390,7 +407,7 @@ class ErrorEstimate:
 
     @property
     def no_solution(self) -> bool:
-        """Whether u is, or may be, no solution at all; the sentence then says so in capitals."""
+        """Whether u is not a solution, or may not be one; the sentence then says so in capitals."""
         return self.known and (self.doubtful or (self.relative and self.error >= NO_SOLUTION_ERROR))
 
     def __str__(self) -> str:
@@ -399,7 +416,7 @@ class ErrorEstimate:
         name = "Error" if self.kind == "measured" else "Error estimate"
         text = f"{name} {self.error:.1e} ({_kind_of_size(self.relative, self.field_errors)})"
         text += f" at {self.points} points." if self.points is not None else "."
-        return f"{text} THIS IS NO SOLUTION. {CURES}" if self.no_solution else text
+        return f"{text} THIS IS NOT A SOLUTION. {REMEDIES}" if self.no_solution else text
 
 
 class ErrorEstimator(Protocol):
@@ -415,11 +432,13 @@ def estimate_error(
 ) -> ErrorEstimate:
     """The error estimate of a seed.
 
-    result, seed: the result, and the index of the seed in it.
-    estimator: the estimator; None: the first built-in one that has an estimate.
+    Parameters
+    ----------
+    result, seed : the result, and the index of the seed in it.
+    estimator : the estimator; None: the first built-in one that has an estimate.
     """
     estimators = BUILT_IN if estimator is None else (estimator,)
-    estimate = ErrorEstimate.missing("no estimator was asked.")
+    estimate = ErrorEstimate.missing("there is no estimator.")
     for each in estimators:
         estimate = each(result, seed)
         if not isinstance(estimate, ErrorEstimate):
@@ -448,9 +467,11 @@ class FollowCharacteristics:
     The equation is integrated along the characteristic through every held-out point, and the
     network is compared with this value of u.
 
-    points: the largest number of held-out points.
-    seconds: after this time no further batch of characteristics is begun.
-    tolerance: the relative tolerance of the integration.
+    Parameters
+    ----------
+    points : the largest number of held-out points.
+    seconds : after this time no further batch of characteristics is begun.
+    tolerance : the relative tolerance of the integration.
     """
 
     points: int = 200
@@ -464,7 +485,9 @@ class FollowCharacteristics:
         if not isinstance(problem, PDE) or not problem.has_characteristics or problem.ill_posed:
             return ErrorEstimate.missing("characteristics do not determine u.")
         if x is None or len(x) < FEWEST_CHARACTERISTICS:
-            return ErrorEstimate.missing(f"it needs {FEWEST_CHARACTERISTICS} held-out points.")
+            return ErrorEstimate.missing(
+                f"there are fewer than {FEWEST_CHARACTERISTICS} held-out points."
+            )
         x = x[: self.points]
         exact = np.zeros(0)
         deadline = time.monotonic() + self.seconds
@@ -475,16 +498,16 @@ class FollowCharacteristics:
             )
         known = np.flatnonzero(np.isfinite(exact))
         if len(known) < len(exact) / 2 or not np.any(exact[known]):
-            return ErrorEstimate.missing("most characteristics take too long to follow.")
+            return ErrorEstimate.missing("most characteristics take too long to integrate.")
         exact = exact[known]
         difference = result.seeds[seed](x[known]) - exact
         error = float(np.linalg.norm(difference) / np.linalg.norm(exact))
         sentence = (
-            f"Error {error:.1e} (relative): u by the characteristics through {len(known)} other "
-            "points."
+            f"Error {error:.1e} (relative): u was compared with its values along the "
+            f"characteristics through {len(known)} held-out points."
         )
         if error >= NO_SOLUTION_ERROR:
-            sentence += f" THIS IS NO SOLUTION. {CURES}"
+            sentence += f" THIS IS NOT A SOLUTION. {REMEDIES}"
         return ErrorEstimate(error, "measured", len(known), explained=1.0, sentence=sentence)
 
 
@@ -495,8 +518,10 @@ class FollowCharacteristics:
 class OtherSeed:
     """The best of the other seeds.
 
-    distance: its relative ℓ² distance from the seed whose error is estimated.
-    loss_ratio: its loss divided by the loss of that seed.
+    Parameters
+    ----------
+    distance : its relative ℓ² distance from the seed whose error is estimated.
+    loss_ratio : its loss divided by the loss of that seed.
     """
 
     distance: float
@@ -507,14 +532,16 @@ class OtherSeed:
 class Evidence:
     """All that the sentence of an estimate by least-squares correction is made of.
 
-    correction: the correction.
-    points: the number of points at which it was computed.
-    new_points: whether these are other points than those of training.
-    more_points: whether they are more than those of training.
-    residual: the residual at the points of training, relative to the data.
-    noise_dominates: whether most of the loss is the misfit of measurements. Not even the exact
+    Parameters
+    ----------
+    correction : the correction.
+    points : the number of points at which it was computed.
+    new_points : whether these are other points than those of training.
+    more_points : whether they are more than those of training.
+    residual : the residual at the points of training, relative to the data.
+    noise_dominates : whether most of the loss is the misfit of measurements. Not even the exact
         solution fits noise.
-    other_seed: the best other seed; None if there is no other seed.
+    other_seed : the best other seed; None if there is no other seed.
     """
 
     correction: Correction
@@ -543,7 +570,7 @@ class Evidence:
         """Whether the residual is large, and no correction lowers it much: at a local minimum."""
         return (
             self.correction.explained < NEGLIGIBLE_SHARE
-            and self.residual > max(SUSPICIOUS_RESIDUAL * self.correction.size, NEAR)
+            and self.residual > max(SUSPICIOUS_RESIDUAL * self.correction.size, NEGLIGIBLE_DISTANCE)
             and not self.noise_dominates
         )
 
@@ -556,26 +583,27 @@ class Evidence:
             return "No error estimate: the network or its residual is not finite."
         size = f"{error:.1e} ({_kind_of_size(relative, self.correction.field_sizes)})"
         if relative and error >= NO_SOLUTION_ERROR:
-            return f"Error estimate {size}: THIS IS NO SOLUTION. {CURES}"
+            return f"Error estimate {size}: THIS IS NOT A SOLUTION. {REMEDIES}"
         if self._residual_unexplained:
             return (
-                f"No error estimate: the residual is still {self.residual:.1e} of the data, and a "
-                f"correction accounts for {percent} % of it. THIS MAY BE NO SOLUTION, even where "
-                f"seeds agree. {CURES}"
+                f"No error estimate: the residual is {self.residual:.1e}, relative to the data, "
+                f"and a correction removes only {percent} % of its square. THIS MAY NOT BE A "
+                f"SOLUTION, even if the seeds agree. {REMEDIES}"
             )
-        points = "give the problem for more of them"
+        points = "some of them those of training; give the problem for others"
         if self.new_points:
-            points = "not those trained on" + (", and more of them" if self.more_points else "")
+            points = "other than those of training" + (", and more" if self.more_points else "")
         share = "all" if explained >= COMPLETE_SHARE else f"{percent} %"
         text = (
-            f"Error estimate {size}: at {self.points} points ({points}) a correction of that size "
-            f"accounts for {share} of the residual there"
+            f"Error estimate {size}: at {self.points} points ({points}), a correction of this size "
+            f"removes {share} of the squared residual"
         )
         if explained < RELIABLE_SHARE and self.noise_dominates:
             text += (
-                f"; the equation and the measurements disagree by the rest, {self.residual:.1e} of "
-                "the data. If that is noise, give Observed a tenth of its weight to follow it less;"
-                " the effect of noise on u is not estimated."
+                f"; what remains is the difference between the equation and the measurements "
+                f"({self.residual:.1e}, relative to the data). If that is noise, give Observed a "
+                "tenth of its weight, so that u follows it less. The effect of noise on u is not "
+                "estimated."
             )
         elif explained < RELIABLE_SHARE:
             text += "; the true error may be ten times as large."
@@ -607,17 +635,18 @@ class Evidence:
             return ""
         if not self._comparable(other):
             return (
-                f" The next best seed's loss is {other.loss_ratio:.0e} times as large, so it does "
-                "not corroborate this."
+                f" The next best seed has a loss {other.loss_ratio:.0e} times as large, so it "
+                "cannot confirm this."
             )
         name = "next best" if other.loss_ratio >= 1 else "best"
-        text = f" The {name} seed is {other.distance:.1e} away"
+        text = f" The {name} seed differs from it by {other.distance:.1e} (relative)"
         growth = np.sqrt(max(1.0, other.loss_ratio))
-        if other.distance <= max(NEAR, FAR_DISTANCE * self.correction.size * growth):
+        if other.distance <= max(NEGLIGIBLE_DISTANCE, FAR_DISTANCE * self.correction.size * growth):
             return f"{text}."
         return (
-            f"{text}, far more than that: either the equation and its conditions leave u open, or "
-            "it has several solutions, or there are too few points; do not trust any."
+            f"{text}, far more than the estimate: the equation and its conditions may leave u "
+            "open, it may have several solutions, or there may be too few points; trust none of "
+            "the seeds."
         )
 
 
@@ -626,7 +655,9 @@ class LeastSquaresCorrection:
     """The estimated error, for any PDE: the size of the correction that solves the linearised
     equation (`correction`).
 
-    points: the largest number of points inside the domain. There are four times as many as points
+    Parameters
+    ----------
+    points : the largest number of points inside the domain. There are four times as many as points
         of training, if that is less.
     """
 
@@ -636,7 +667,9 @@ class LeastSquaresCorrection:
         """The estimated error of a seed."""
         samples = result.samples
         if samples.kind != "pde":
-            return ErrorEstimate.missing("it solves the equation of the error, so it needs a PDE.")
+            return ErrorEstimate.missing(
+                "this estimator solves the linearised equation of the error, so it needs a PDE."
+            )
         u = result.seeds[seed]
         terms = self.terms(result)
         points = len(terms[0].y)

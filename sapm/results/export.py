@@ -48,7 +48,13 @@ def check_ending(path: Path) -> None:
 
 
 def export(u: Solution, path: str | Path) -> Path:
-    """Write the network in the format that the ending of the file's name stands for."""
+    """Write the network in the format that the ending of the file's name stands for.
+
+    Parameters
+    ----------
+    u : the solution.
+    path : the file; its ending is one of `FORMATS`.
+    """
     path = Path(path)
     check_ending(path)
     FORMATS[path.suffix].write(u, path)
@@ -104,7 +110,13 @@ def _built_in_activation(u: Solution) -> str:
 
 
 def to_onnx(u: Solution, path: str | Path) -> Path:
-    """Write an ONNX model in double precision: "points" (n, coordinates) → "u" (n, outputs)."""
+    """Write an ONNX model in double precision: "points" (n, coordinates) → "u" (n, outputs).
+
+    Parameters
+    ----------
+    u : the solution.
+    path : the file.
+    """
     name = _built_in_activation(u)
     try:
         import onnx  # type: ignore[import-not-found]
@@ -189,7 +201,13 @@ def to_torch(u: Solution) -> nn.Sequential:
 
 
 def fill(layers: Sequence[nn.Linear], weights: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Give torch.nn.Linear layers these weights, in the precision and on the device they have."""
+    """Give torch.nn.Linear layers these weights, in the precision and on the device they have.
+
+    Parameters
+    ----------
+    layers : the layers.
+    weights : (W, b) of each, W (out, in).
+    """
     import torch  # type: ignore[import-not-found]
 
     with torch.no_grad():
@@ -234,9 +252,12 @@ MOST_LISTED_COLUMNS = 20  # in an error message
 class PointTable:
     """The contents of a CSV file with points.
 
-    lines: the line number of every point; points: (n, d) in the order of the coordinates.
-    columns: (name, cells) of every column in the order of the file, numbers for coordinates and
-    texts for others.
+    Parameters
+    ----------
+    lines : the line number of every point.
+    points : (n, d) in the order of the coordinates.
+    columns : (name, cells) of every column in the order of the file, numbers for coordinates and
+        texts for others.
     """
 
     lines: list[int]
@@ -301,7 +322,13 @@ def _shortest(a: float) -> int | float:
 
 
 def read_points(path: Path, names: Sequence[str]) -> PointTable:
-    """Read the columns called `names` as numbers, and all others as texts."""
+    """Read the columns called `names` as numbers, and all others as texts.
+
+    Parameters
+    ----------
+    path : a CSV file, whose first line names the columns.
+    names : the coordinates.
+    """
     rows = _read_csv(path)
     first = next(rows, None)
     if first is None:
@@ -315,8 +342,8 @@ def read_points(path: Path, names: Sequence[str]) -> PointTable:
         others = {k: [] for k in range(len(head)) if k not in where}
     else:
         warn(
-            f"{path} has {len(head)} columns; of more than {MOST_COPIED_COLUMNS}, only the points "
-            "are kept.",
+            f"{path} has {len(head)} columns, more than {MOST_COPIED_COLUMNS}: only those of the "
+            "coordinates are copied.",
         )
     lines = []
     values = array("d")
@@ -375,7 +402,13 @@ def _cell(text: str, path: Path, line: int, name: str) -> float:
 
 
 def csv_text(names: Sequence[str], rows: Sequence[Sequence]) -> str:
-    """A table as CSV."""
+    """A table as CSV.
+
+    Parameters
+    ----------
+    names : the names of the columns.
+    rows : the cells of every row.
+    """
     text = io.StringIO()
     # Python's writer does not quote a carriage return, and its reader takes one for a line end
     carriage_returns = any("\r" in str(cell) for row in (names, *rows) for cell in row)
@@ -385,7 +418,13 @@ def csv_text(names: Sequence[str], rows: Sequence[Sequence]) -> str:
 
 
 def evaluate_csv(u: Solution, path: Path) -> tuple[list[str], list[tuple]]:
-    """(column names, rows): the columns of the file, and the values of u at its points."""
+    """(column names, rows): the columns of the file, and the values of u at its points.
+
+    Parameters
+    ----------
+    u : the solution.
+    path : a CSV file with the coordinates as columns.
+    """
     if not path.is_file():
         what = "is not a file on disk" if path.exists() else "does not exist"
         raise FileNotFoundError(

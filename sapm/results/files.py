@@ -27,8 +27,7 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.errors import brief, json_safe, shown
-from sapm.scopes import THREAD_VARIABLES
-from sapm.training.devices import first_process, installed_memory
+from sapm.scopes import THREAD_VARIABLES, first_process, installed_memory
 
 FORMAT = 2  # version of the .sapm file; a reader refuses a higher one
 LARGEST_JSON_BYTES = 2**28  # a larger description was not written by sapm
@@ -56,9 +55,14 @@ def write_whole(path: Path, body: bytes) -> None:
 
     A link stays a link, and the permissions of the old file are kept. A pipe or a device is written
     to directly.
+
+    Parameters
+    ----------
+    path : the file.
+    body : its new content.
     """
     if path.is_dir() or "\0" in str(path):
-        what = "is a folder" if path.is_dir() else "is no name"
+        what = "is a folder" if path.is_dir() else "contains a NUL character"
         raise ValueError(
             f"{shown(str(path), LONGEST_PATH_CHARACTERS)} {what}; give the name of a file, such as "
             "u.npz; nothing was written."
@@ -125,7 +129,14 @@ def _digest(arrays: dict[str, np.ndarray], about: str) -> str:
 
 
 def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict) -> None:
-    """Write a .sapm file: arrays by name, and a description."""
+    """Write a .sapm file: arrays by name, and a description.
+
+    Parameters
+    ----------
+    path : the file, which is replaced in one step.
+    arrays : its arrays by name.
+    about : its description, which must fit into JSON.
+    """
     from safetensors.numpy import save
 
     arrays = {
@@ -213,7 +224,13 @@ def _check_version(path: Path, header: dict[str, str]) -> None:
 
 
 def read_json(path: Path, text: str | bytes | None = None) -> dict:
-    """The dictionary in a JSON file, or in this text of it; a ValueError for anything else."""
+    """The dictionary in a JSON file, or in this text of it; a ValueError for anything else.
+
+    Parameters
+    ----------
+    path : the file, also for errors.
+    text : its content, if it was read already.
+    """
     content = None
     try:
         size = path.stat().st_size if text is None else len(text)
@@ -237,7 +254,13 @@ def read_json(path: Path, text: str | bytes | None = None) -> dict:
 
 
 def check_inside(folder: Path, path: Path) -> None:
-    """Refuse a path that a link leads out of its folder: writing to it would change other files."""
+    """Refuse a path that a link leads out of its folder: writing to it would change other files.
+
+    Parameters
+    ----------
+    folder : the folder.
+    path : a path in it, which may be a link.
+    """
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(Path(os.path.realpath(folder))):
         raise ValueError(
@@ -370,7 +393,13 @@ class Folder:
         return self._claim if self.writes else nullcontext()
 
     def begin(self, config: dict, env: dict) -> None:
-        """Write the first files of a new run; refuse a folder that is in use."""
+        """Write the first files of a new run; refuse a folder that is in use.
+
+        Parameters
+        ----------
+        config : the settings, for config.json.
+        env : the environment, for env.json.
+        """
         if not self.writes:
             return
         if self.checkpoint.exists():
@@ -389,7 +418,13 @@ class Folder:
         self.write_json("env.json", env)
 
     def save(self, file: Path, arrays: dict[str, np.ndarray], about: dict) -> None:
-        """Write a .sapm file of the folder: the checkpoint, the model or the first attempt."""
+        """Write a .sapm file of the folder: the checkpoint, the model or the first attempt.
+
+        Parameters
+        ----------
+        file : `checkpoint`, `model` or `first` of this folder.
+        arrays, about : as for `write`.
+        """
         if self.writes:
             write(file, arrays, about)
 
@@ -399,7 +434,13 @@ class Folder:
             self.first.unlink(missing_ok=True)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file of the folder."""
+        """Write a JSON file of the folder.
+
+        Parameters
+        ----------
+        name : the name of the file.
+        content : what it holds.
+        """
         if self.writes:
             write_whole(self.path / name, (to_json(json_safe(content), indent=2) + "\n").encode())
 
@@ -412,8 +453,13 @@ class Folder:
         """Prepare the folder of a run that is continued.
 
         The files of its end are removed (the checkpoint has as much), and env.json notes from which
-        iteration on it runs here. config.json stays what was asked for at first; `longer`: a new
-        number of iterations was asked for, and is noted.
+        iteration on it runs here. config.json stays what was asked for at first, except the budget.
+
+        Parameters
+        ----------
+        config, env : the settings and the environment of the continued run.
+        iteration : the iteration from which it continues.
+        longer : whether a new number of iterations was asked for, which is noted then.
         """
         if not self.writes:
             return
@@ -462,7 +508,7 @@ class Folder:
 
 # ---------------------------------------------------------------- the environment of a run
 
-# environment variables that change how JAX computes, beside JAX_… and XLA_…
+# environment variables that change how JAX computes, in addition to JAX_… and XLA_…
 COMPUTE_VARIABLES = ("NPROC", "CUDA_VISIBLE_DEVICES", *THREAD_VARIABLES)
 # vector units of a processor, which XLA compiles for
 VECTOR_UNITS = ("avx", "avx2", "fma", "avx512f", "asimd", "sve")

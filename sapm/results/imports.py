@@ -21,11 +21,11 @@ import numpy as np
 from sapm.errors import brief
 from sapm.numerics.activations import ACTIVATIONS, Activation
 from sapm.numerics.activations import activation as find_activation
+from sapm.problem.samples import Weights
 from sapm.results.export import fill
 from sapm.results.solution import Solution, forward
 from sapm.scopes import float64
 
-Weights = list[tuple[Any, Any]]  # (W, b) of every layer, NumPy in float64, W is (out, in)
 # two networks are equal up to this fraction of their variation, and this fraction of their size
 VARIATION_TOLERANCE = 1e-7
 SIZE_TOLERANCE = 1e-12
@@ -35,6 +35,8 @@ SIZE_TOLERANCE = 1e-12
 class Form:
     """How networks of one kind are read and written.
 
+    Parameters
+    ----------
     pairs : network → (W, b) of every layer, before the checks of `checked_weights`.
     sigma : (network, its weights, activation= or None) → its activation.
     put : (network, weights) → a copy of the network with these weights, in its own precision.
@@ -50,6 +52,8 @@ class Form:
     def agrees(self, network, weights: Weights, sigma: Activation, x: np.ndarray) -> bool:
         """Whether the network has the values of the network u(x) of these weights and σ.
 
+        Parameters
+        ----------
         x : (points, inputs).
         """
         return self.values is None or _same(weights, sigma, x, self.values(network, x))
@@ -98,7 +102,7 @@ def checked_weights(pairs) -> Weights:
     """Pairs (W, b) as float64 arrays, W (out, in) and b (out,); an error says which pair does not
     fit.
     """
-    weights: Weights = []
+    weights: list[tuple[Any, Any]] = []
     for l, pair in enumerate(pairs, 1):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(
@@ -133,8 +137,8 @@ def checked_weights(pairs) -> Weights:
 def _needs_bias(l: int, fix: str) -> ValueError:
     """The error about layer l without a bias; `fix` says how to get one."""
     return ValueError(
-        f"layer {l} has no bias, and every layer is trained with one; {fix}: zeros compute the "
-        "same."
+        f"layer {l}: got no bias, expected one, since the bias of every layer is trained; {fix} "
+        "(a bias of zeros computes the same)."
     )
 
 

@@ -15,8 +15,8 @@ from sapm.errors import brief, nearest, shown
 from sapm.problem.domain import domain_from
 from sapm.problem.functions import evaluate
 from sapm.results.table import (
-    COMPARED,
     HEADINGS,
+    RANKED_BY_TEST_POINTS,
     heading,
     method_choice,
     parameters_text,
@@ -47,7 +47,14 @@ Function = Callable[[np.ndarray], np.ndarray]  # (n, d) points to (n, m) values
 
 
 def plot(result: Result, kind: str, seed: int | None) -> Figure:
-    """A figure of a result: "loss", "bound", "solution" or "error" (`Result.plot`)."""
+    """A figure of a result: "loss", "bound", "solution" or "error" (`Result.plot`).
+
+    Parameters
+    ----------
+    result : the result.
+    kind : the kind of figure.
+    seed : the index of the seed; None is the best one.
+    """
     if kind not in KINDS:
         raise ValueError(
             f"plot: got {brief(kind)}, expected one of {', '.join(KINDS)}." + nearest(kind, KINDS)
@@ -68,7 +75,13 @@ def label_of(name: str) -> str:
 def figure_with_axes(
     columns: int = 1, width: float = 6.4, height: float = 4.0
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of so many panels in a row, each of this width and height in inches."""
+    """A figure of so many panels in a row, each of this width and height in inches.
+
+    Parameters
+    ----------
+    columns : the number of panels.
+    width, height : of each panel, in inches.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height), layout="constrained", dpi=110)
@@ -96,7 +109,7 @@ def _log_axes(ax: Axes, history: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _loss(result: Result) -> Figure:
-    """The actual loss of every seed, of many as bands; the best one stands out."""
+    """The minimised loss of every seed, of many as bands; the best one stands out."""
     figure, (ax,) = figure_with_axes()
     iteration = _log_axes(ax, result.history)
     loss = for_log_axis(result.history["loss"])
@@ -118,7 +131,7 @@ def _loss(result: Result) -> Figure:
         ax.plot(
             [], [], color=FAINT, lw=0.9, label=f"{len(loss) - 1} other seed{'s' * (len(loss) > 2)}"
         )
-    ax.set_ylabel("actual loss")
+    ax.set_ylabel("minimised loss")
     ax.set_title(heading(result.plan), fontsize=11, color=INK)
     ax.legend(frameon=False, fontsize=9)
     return figure
@@ -141,7 +154,7 @@ def _bands(ax: Axes, iteration: np.ndarray, loss: np.ndarray) -> None:
 
 
 def _bound(result: Result, i: int) -> Figure:
-    """Actual and true loss of a seed, and the bound that the theorem puts on the true one."""
+    """Minimised and true loss of a seed, and the bound that the theorem puts on the true one."""
     figure, (ax,) = figure_with_axes()
     h = result.history
     bound = result.run.certificate(i).bound
@@ -158,7 +171,7 @@ def _bound(result: Result, i: int) -> Figure:
             color=BOUND_COLOUR,
             lw=0.9,
             ls="--",
-            label=f"bound: {bound:.3g} × actual loss",
+            label=f"bound: {bound:.3g} × minimised loss",
         )
     ax.plot(iteration, true, color=ACCENT, lw=1.6, label="true loss")
     ax.plot(
@@ -167,11 +180,11 @@ def _bound(result: Result, i: int) -> Figure:
         color=INK,
         lw=1.6,
         ls=":" if one else "-",
-        label="actual loss" + ", which is the same" * one,
+        label="minimised loss" + ", which is the same" * one,
     )
     ax.set_ylabel("loss")
     ax.set_title(
-        f"seed {result.run.seeds[i]}: the optimised loss and the true one", fontsize=11, color=INK
+        f"seed {result.run.seeds[i]}: the minimised loss and the true loss", fontsize=11, color=INK
     )
     ax.legend(frameon=False, fontsize=9)
     return figure
@@ -387,13 +400,13 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; fo
 dd { margin: 0; overflow-wrap: anywhere; }
 """
 # Nothing but what is in the page: no script, no frame, no request, whatever a name may contain.
-POLICY = (
+CONTENT_POLICY_HTML = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
     "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">"
 )
 CAPTIONS = {
-    "loss": "The loss that is optimised, for every seed.",
-    "bound": "The optimised (actual) loss, the true loss of the network, and the theorem's bound.",
+    "loss": "The minimised loss of every seed.",
+    "bound": "The minimised loss, the true loss of the network, and the theorem's bound.",
     "solution": "The network of the best seed.",
     "error": "Its error.",
 }
@@ -466,9 +479,9 @@ def _lead(result: Result) -> str:
     if result.samples.kind == "pde" and error is None:
         lead += f" {result.error_estimate()}"
     if result.run.cut and not result.run.ended(Status.INTERRUPTED):
-        lead += f" It was {result.run.cut}"
+        lead += f" The run was {result.run.cut}"
     if result.run.scores is not None:
-        lead += f" {COMPARED.format(result.best.seed)}"
+        lead += f" {RANKED_BY_TEST_POINTS.format(result.best.seed)}"
     if len(rows) >= SEEDS_FOR_A_RATE:
         lead += f" {result.success()}"
     return lead
@@ -488,7 +501,13 @@ def _settings(result: Result, all_shown: bool) -> dict[str, Any]:
 
 
 def page(result: Result, title: str = "") -> str:
-    """One HTML page that needs nothing else."""
+    """One HTML page that needs nothing else.
+
+    Parameters
+    ----------
+    result : the result.
+    title : the title of the page; "" is the method and the kind of problem.
+    """
     problem = "PDE" if result.samples.kind == "pde" else "regression"
     title = html.escape(title or f"{heading(result.plan)} on a {problem} problem")
     first, others = shown_seeds(result)
@@ -511,7 +530,7 @@ def page(result: Result, title: str = "") -> str:
         for advice in result.run.advice
     )
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{POLICY}
+<html lang="en"><head><meta charset="utf-8">{CONTENT_POLICY_HTML}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>{STYLE}</style></head><body>
 <h1>{title}</h1><p class="soft">{html.escape(_lead(result))}</p>{warned}

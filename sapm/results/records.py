@@ -18,7 +18,7 @@ import numpy as np
 from sapm.errors import (
     Advice,
     AdviceKind,
-    Check,
+    FieldCheck,
     brief,
     check_fields,
     checked,
@@ -33,12 +33,18 @@ from sapm.methods.method import Method, check_pair, check_same_method, stored_me
 from sapm.numerics.activations import ACTIVATIONS
 from sapm.training.run import Plan, Run, SamplerState, Status
 
-HISTORY = ("iteration", "seconds", "loss", "mean_squared_loss", "bound_ratio")
+REQUIRED_HISTORY = ("iteration", "seconds", "loss", "mean_squared_loss", "bound_ratio")
 Arrays = Mapping[str, np.ndarray]
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The arrays whose names begin with `prefix` and a slash, by the rest of their names."""
+    """The arrays whose names begin with `prefix` and a slash, by the rest of their names.
+
+    Parameters
+    ----------
+    arrays : the arrays by name.
+    prefix : the part of the names before the slash.
+    """
     return {
         name.removeprefix(prefix + "/"): a
         for name, a in arrays.items()
@@ -61,8 +67,9 @@ def built(path: Any, make: Callable, *arguments):
         return make(*arguments)
     except Exception as error:
         raise ValueError(
-            f"{path} is whole, but this version of sapm cannot open it ({type(error).__name__}: "
-            f"{shown(str(error), 200)}); if it wrote the file itself, please report that."
+            f"{path} is undamaged, but this version of sapm cannot open it "
+            f"({type(error).__name__}: {shown(str(error), 200)}); if this version wrote the file, "
+            "please report the error."
         ) from error
 
 
@@ -76,8 +83,10 @@ def upgrade(arrays: dict[str, np.ndarray], about: dict) -> None:
     stored the state of the run with the settings, and advice without its kind. Damaged entries
     are not changed: `check` refuses them.
 
-    arrays: the arrays of the file.
-    about: its description.
+    Parameters
+    ----------
+    arrays : the arrays of the file.
+    about : its description.
     """
     config = about.get("config")
     if "sampler" in about or not isinstance(config, dict):
@@ -157,7 +166,7 @@ def check(
         require(_numbers(about.get("activation_values", [0.0] * 6), 6), "its activation is unknown")
         scores = arrays.get("scores", np.zeros(len(run.seeds)))
         valid = scores.shape == (len(run.seeds),) and scores.dtype.kind == "f"
-        require(valid and not np.isnan(scores).any(), "it has not one score for every seed")
+        require(valid and not np.isnan(scores).any(), "it does not have one score for every seed")
         _problem(about)
         _networks(arrays, plan)
         _history(arrays, run.status)
@@ -169,7 +178,13 @@ def check(
 
 
 def require(valid: bool, what: str) -> None:
-    """Raise a ValueError with the sentence `what` if `valid` is false."""
+    """Raise a ValueError with the sentence `what` if `valid` is false.
+
+    Parameters
+    ----------
+    valid : the condition.
+    what : the sentence.
+    """
     if not valid:
         raise ValueError(what)
 
@@ -189,7 +204,7 @@ def _plan(about: dict, method: Method | None) -> Plan:
     return plan
 
 
-def _each(check: Check) -> Check:
+def _each(check: FieldCheck) -> FieldCheck:
     """The check of a list of values, each of which must pass `check`. It gives a tuple."""
 
     def checked_all(name: str, value: Any) -> tuple:
@@ -233,7 +248,8 @@ class RunRecord:
         check_fields(self)
         require(len(self.seeds) > 0, "it does not name the seeds")
         for name in ("status", "reason"):
-            require(len(getattr(self, name)) == len(self.seeds), f"it has not one {name} a seed")
+            valid = len(getattr(self, name)) == len(self.seeds)
+            require(valid, f"it does not have one {name} for every seed")
 
     @staticmethod
     def of(run: Run) -> RunRecord:
@@ -297,7 +313,8 @@ def _problem(about: dict) -> None:
     """Raise a ValueError if the description of the problem is incomplete."""
     kind = about.get("kind")
     require(
-        kind in ("regression", "pde"), f"it is about {brief(kind)}, and not about data or a PDE"
+        kind in ("regression", "pde"),
+        f"its kind of problem is {brief(kind)}, expected 'regression' or 'pde'",
     )
     names = about.get("names", [])
     functions = about.get("fields", ["u"])
@@ -321,7 +338,7 @@ def _networks(arrays: Arrays, plan: Plan) -> None:
     """
     seeds = len(plan.seeds)
     depth = sum(name.startswith("network/W") for name in arrays)
-    require(depth == plan.depth, f"its depth is {plan.depth}, and it has {depth} layers")
+    require(depth == plan.depth, f"it has {depth} layers, expected {plan.depth} by its settings")
     inputs = None
     for l in range(1, depth + 1):
         W = arrays.get(f"network/W{l}")
@@ -333,10 +350,13 @@ def _networks(arrays: Arrays, plan: Plan) -> None:
             and b.shape == W.shape[:2] == (seeds, W.shape[1])
         )
         fits = valid and inputs in (None, W.shape[2]) and _real(W) and _real(b)  # type: ignore[union-attr]
-        require(fits, f"layer {l} of its networks is not whole")
+        require(fits, f"layer {l} of its networks is incomplete")
         inputs = W.shape[1]  # type: ignore[union-attr]
     hidden = tuple(arrays[f"network/W{l}"].shape[1] for l in range(1, depth))
-    require(hidden == plan.hidden, "its networks have other widths than it says")
+    require(
+        hidden == plan.hidden,
+        f"its hidden layers have {hidden} units, expected {plan.hidden} by its settings",
+    )
 
 
 def _real(a: np.ndarray) -> bool:
@@ -348,12 +368,14 @@ def _history(arrays: Arrays, status: Sequence[Status]) -> None:
     """Raise a ValueError unless the history has one array (seeds, records) for every quantity."""
     seeds = len(status)
     history = {name: a for name, a in arrays.items() if name.startswith("history/")}
-    require(all(f"history/{name}" in history for name in HISTORY), "its history is not whole")
+    require(
+        all(f"history/{name}" in history for name in REQUIRED_HISTORY), "its history is incomplete"
+    )
     records = {a.shape for a in history.values()}
     valid = len(records) == 1 and all(len(s) == 2 and s[0] == seeds and s[1] > 0 for s in records)
     require(
         valid and all(a.dtype.kind in "biuf" for a in history.values()),
-        "its history is not one number for every seed and record",
+        "its history does not have one number for every seed and record",
     )
     iteration = history["history/iteration"]
     chosen = arrays.get("chosen")
@@ -364,7 +386,7 @@ def _history(arrays: Arrays, status: Sequence[Status]) -> None:
     require(bool(np.isfinite(history["history/seconds"]).all()), "its history has no times")
     whole = chosen is not None and chosen.shape == (seeds,) and chosen.dtype.kind in "iu"
     inside = whole and bool(((chosen >= 0) & (chosen < iteration.shape[1])).all())  # type: ignore[operator]
-    require(inside, "it does not say which record is meant")
+    require(inside, "it does not say which record each seed stands for")
     final = history["history/loss"][np.arange(seeds), chosen]
     broken = np.array([word == Status.NON_FINITE for word in status])
     require(
@@ -376,8 +398,10 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
     """Raise a ValueError for samples whose arrays do not fit together, or hold numbers that are not
     finite.
 
-    about: the description, whose names and kind have been checked.
-    depth: the number of layers.
+    Parameters
+    ----------
+    about : the description, whose names and kind have been checked.
+    depth : the number of layers.
     """
     samples = {
         name.removeprefix("samples/"): a
@@ -404,14 +428,14 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
     )
     require(
         arrays[f"network/b{depth}"].shape[1] == m,
-        "its networks have another number of outputs than it says",
+        f"its networks do not have {m} outputs, as its problem has",
     )
     wide = arrays["network/W1"].shape[2]
     inputs = samples["term0/x"].shape[-1]
     plain = about["kind"] == "pde" and about.get("embedding") is None
     require(
         wide == inputs and (inputs == len(names) or not plain),
-        "its networks have another number of inputs than it says",
+        f"its networks have {wide} inputs, its samples {inputs} and its problem {len(names)}",
     )
     for name in [*(f"term{i}" for i in range(count)), "validation", "held"]:
         if f"{name}/x" in samples:
@@ -426,7 +450,7 @@ def _samples(arrays: Arrays, about: dict, depth: int) -> None:
     y = samples.get("test/y")
     valid = x is None or (x.ndim == 2 and x.shape[1] == len(names))
     valid = valid and (y is None or (x is not None and y.shape == (len(x), m - len(parameters))))
-    require(valid, "its test points are not whole")
+    require(valid, "its test points are incomplete")
 
 
 PARTS = (
@@ -439,13 +463,15 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
     """Raise a ValueError unless the arrays of a term have the shapes of n samples with D inputs and
     k channels.
 
-    name: the name of the term.
-    a: its arrays by part.
-    d: the number of coordinates.
-    m: the number of outputs.
+    Parameters
+    ----------
+    name : the name of the term.
+    a : its arrays by part.
+    d : the number of coordinates.
+    m : the number of outputs.
     """
     parts = {part: value for part, value in a.items() if value is not None}
-    require({"x", "y", "c", "weight"} <= set(parts), f"samples/{name} is not whole")
+    require({"x", "y", "c", "weight"} <= set(parts), f"samples/{name} is incomplete")
     require(
         parts["x"].ndim == parts["y"].ndim == parts["c"].ndim == 2, f"samples/{name} is not a table"
     )
@@ -491,16 +517,18 @@ def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
     )
     require(
         whole and (of is None or len(of) == rows),
-        f"samples/{name}/of names outputs that are not there",
+        f"samples/{name}/of names outputs that do not exist",
     )
 
 
 def unflatten_state(path, shapes, arrays: Arrays):
     """The state of a method, built from the arrays of a file.
 
-    path: the file, for errors.
-    shapes: the state as a tree of shapes and types.
-    arrays: the leaves of the state by name. The sorted names are in the order of the leaves.
+    Parameters
+    ----------
+    path : the file, for errors.
+    shapes : the state as a tree of shapes and types.
+    arrays : the leaves of the state by name. The sorted names are in the order of the leaves.
     """
     leaves, tree = jax.tree.flatten(shapes)
     stored = [arrays[name] for name in sorted(arrays)]

@@ -12,8 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from sapm.errors import integer, warn
+from sapm.errors import brief, integer, warn
+from sapm.methods.engine import Engine
 from sapm.methods.method import METHODS, Method, StoredMethod
 from sapm.numerics.activations import ACTIVATIONS, Activation, activation
 from sapm.objective.losses import Loss
@@ -24,6 +26,7 @@ from sapm.problem.domain import domain_from
 from sapm.problem.pde import PDE, Problem
 from sapm.problem.samples import (
     Samples,
+    Weights,
     check_same_problem,
     data_size,
     describe,
@@ -45,7 +48,7 @@ from sapm.results.files import environment
 from sapm.results.solution import Solution, relative_error
 from sapm.results.table import History, Row, Summary, summary
 from sapm.scopes import float64
-from sapm.training.run import Plan, Run, ranking, states_at
+from sapm.training.run import Plan, Run, final_ranking, states_at
 from sapm.training.seeds import Success, success
 
 
@@ -53,6 +56,8 @@ from sapm.training.seeds import Success, success
 class Result:
     """The result of `solve`: the networks of all seeds, and everything that was measured.
 
+    Parameters
+    ----------
     run : the states of the seeds, their history, and why they stopped.
     samples : the points and data that were trained on, and the test points.
     plan : all settings as they were resolved.
@@ -172,6 +177,8 @@ class Result:
         """How many seeds succeeded, with a 95 % interval: those whose final loss is below a tenth
         of their initial loss (the paper's rule).
 
+        Parameters
+        ----------
         below : a limit of the final true loss, which then decides instead of the paper's rule.
         """
         return success(self.run, below)
@@ -179,6 +186,8 @@ class Result:
     def summary(self, estimate: bool = True, estimator: ErrorEstimator | None = None) -> Summary:
         """A table of the seeds (of many seeds, the best ones), the settings, and the certificate.
 
+        Parameters
+        ----------
         estimate : whether the error is estimated.
         estimator : what estimates it, see `error_estimate`.
         """
@@ -213,6 +222,11 @@ class Result:
 
         First-order linear PDEs: u follows from the data by integrating along characteristics
         (`sapm.problem.characteristics`).
+
+        Parameters
+        ----------
+        n : the number of points.
+        seed : the index of the seed; None is the best one.
         """
         if self.samples.kind != "pde":
             raise ValueError(
@@ -256,6 +270,8 @@ class Result:
         """An estimate of the error of the best seed (or of seeds[seed]) of a PDE; `str` of it is a
         sentence.
 
+        Parameters
+        ----------
         seed : the index of the seed; None is the best one.
         estimator : a callable (result, seed) -> sapm.ErrorEstimate. By default the error itself if
             characteristics give it, otherwise a least-squares estimate (`sapm.results.estimates`).
@@ -288,6 +304,8 @@ class Result:
     def plot(self, kind: str = "loss", seed: int | None = None):
         """A matplotlib figure.
 
+        Parameters
+        ----------
         kind : "loss" (of every seed), "bound" (the loss and the true loss with the bound),
             "solution" or "error" (of one or two coordinates).
         seed : the index of the seed; None is the best one.
@@ -295,12 +313,18 @@ class Result:
         return page.plot(self, kind, seed)
 
     def report(self, path: str | Path, title: str = "") -> Path:
-        """Write one self-contained HTML page with the table, the certificate and the figures."""
+        """Write one self-contained HTML page with the table, the certificate and the figures.
+
+        Parameters
+        ----------
+        path : the file, whose name ends in .html.
+        title : the title of the page; "" is the method and the kind of problem.
+        """
         path = Path(path)
         if path.suffix not in (".html", ".htm"):
             raise ValueError(
-                f"{path} is to be a web page; let its name end in .html, and print it from there "
-                "to have another format."
+                f"report: got {brief(str(path))}, expected a name that ends in .html; for another "
+                "format print the page from a browser."
             )
         files.write_whole(path, page.page(self, title).encode())
         return path
@@ -308,6 +332,10 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write everything but Python functions to one file (safetensors + JSON); `sapm.load` reads
         it.
+
+        Parameters
+        ----------
+        path : the file; its usual ending is .sapm.
         """
         path = Path(path)
         files.write(path, *to_file(self.run, self.samples, self.plan))
@@ -318,13 +346,15 @@ _mean_square = jax.jit(mean_square)
 
 
 @jax.jit
-def _weights(method, states):
+def _weights(engine: Engine, states: Any) -> list[tuple[Array, Array]]:
+    """(W, b) of every layer, with a leading axis of seeds."""
+
     def of_seed(state):
-        network = method.network(state)
+        network = engine.network(state)
         if not network.dense:
             raise ValueError(
-                "the network has layers that are not Dense, expected Dense layers alone; use the "
-                "engine's own network, since a result evaluates and stores weights and biases."
+                "network: got layers that are not Dense, expected Dense layers alone, since a "
+                "result stores weights and biases; evaluate the network of the engine itself."
             )
         return [(layer.W, layer.b) for layer in network.stack.layers()]
 
@@ -335,6 +365,10 @@ def _weights(method, states):
 def weights_of(run: Run, samples: Samples, plan: Plan) -> list[list[tuple[np.ndarray, np.ndarray]]]:
     """For every seed its weights [(W_1, b_1), …] in the problem's own units; W_l (out, in), b_l
     (out,).
+
+    Parameters
+    ----------
+    run, samples, plan : as in `Result`.
     """
     scaling = plan.scaling(samples)
     states = run.states if run.kept is None else run.kept
@@ -347,6 +381,10 @@ def with_scores(run: Run, samples: Samples, plan: Plan) -> Run:
     """The run with scores to rank its seeds by. If networks of different iterations stand for the
     seeds, their losses are of different points and cannot be compared. The score is then the true
     loss with the residual at the test points. Otherwise the run is returned as it is.
+
+    Parameters
+    ----------
+    run, samples, plan : as in `Result`.
     """
     records = set(run.chosen[~run.lost].tolist())
     first_points = plan.points is not None and not run.sampler_state.redrawn
@@ -358,11 +396,11 @@ def with_scores(run: Run, samples: Samples, plan: Plan) -> Run:
     return replace(run, scores=np.nan_to_num(scores, nan=np.inf))
 
 
-def solution(
-    samples: Samples, weights: list[tuple[np.ndarray, np.ndarray]], sigma: Activation, seed: int = 0
-) -> Solution:
+def solution(samples: Samples, weights: Weights, sigma: Activation, seed: int = 0) -> Solution:
     """The function of the coordinates that a network computes.
 
+    Parameters
+    ----------
     samples : those of the problem, which say what inputs and outputs mean.
     weights : [(W_1, b_1), …] in the problem's own units. Inputs beyond those of the problem are
         padding; the last outputs are the unknown parameters, constant in x.
@@ -393,7 +431,12 @@ def solution(
 
 
 def to_file(run: Run, samples: Samples, plan: Plan) -> tuple[dict[str, np.ndarray], dict]:
-    """The content of a file with this run, for `files.write`: arrays by name, and a description."""
+    """The content of a file with this run, for `files.write`: arrays by name, and a description.
+
+    Parameters
+    ----------
+    run, samples, plan : as in `Result`.
+    """
     arrays = {f"samples/{name}": a for name, a in to_arrays(samples).items()}
     arrays |= {f"history/{name}": a for name, a in run.history.items()}
     arrays["chosen"] = run.chosen
@@ -423,6 +466,8 @@ def from_file(
 ) -> Result:
     """The result that a file holds.
 
+    Parameters
+    ----------
     path : the file.
     problem : the problem; needed for nonlinear PDEs and hard conditions, which are code.
     activation_given, method : the user's own activation and method, if the run was made with them.
@@ -500,8 +545,9 @@ def _functions(path, arrays: dict[str, np.ndarray], problem: Problem | None) -> 
         return {}
     if not isinstance(problem, PDE):
         raise ValueError(
-            f"{path} holds a nonlinear PDE, whose residual a file cannot hold; give the problem "
-            "again: problem=… (--problem …). Systems and unknown parameters count as nonlinear."
+            f"{path} holds a nonlinear PDE or a Condition, whose residual a file cannot hold; give "
+            "the problem again: problem=… (--problem …). Systems, unknown parameters and "
+            "derivatives above order 2 count as nonlinear."
         )
     functions = problem.functions
     if not set(names) <= set(functions):
@@ -575,6 +621,8 @@ def _values(sigma: Activation) -> list[float]:
 def best_of(path: str | Path, activation_given=None, export: bool = False) -> Solution:
     """The best network of a file, read without the user's problem.
 
+    Parameters
+    ----------
     path : the file.
     activation_given : the user's own activation, if the run was made with one.
     export : whether the network is to be exported, which hard conditions exclude.
@@ -588,9 +636,7 @@ def best_of(path: str | Path, activation_given=None, export: bool = False) -> So
     _stored_ansatz(path, records.part(arrays, "samples"), None)
     data = records.part(arrays, "samples") if about["kind"] == "regression" else {}
     samples = records.built(path, from_arrays, about, data)
-    loss = history["validation_loss" if "validation_loss" in history else "loss"]
-    loss = loss[np.arange(len(loss)), arrays["chosen"]]
-    best = int(ranking(run.status, arrays.get("scores", loss))[0])
+    best = int(final_ranking(run.status, history, arrays["chosen"], arrays.get("scores"))[0])
     layers = _layers(arrays, plan.depth, best)
     if layers[0][0].shape[1] < samples.inputs:
         raise ValueError(

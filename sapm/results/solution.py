@@ -28,11 +28,6 @@ FEWEST_POINTS_PER_CALL = 16
 FOREIGN_METHODS = ("predict", "evaluate", "eval", "forward", "apply")
 
 
-def bucket(n: int) -> int:
-    """The next power of two, at least 16: arrays padded to it share compiled programs."""
-    return max(FEWEST_POINTS_PER_CALL, 1 << (n - 1).bit_length())
-
-
 def forward(
     weights: Sequence[tuple[ArrayLike, ArrayLike]],
     sigma: Activation,
@@ -42,9 +37,11 @@ def forward(
 ) -> Array:
     """u(x) = W_L σ(… σ(W_1 x + b_1) …) + b_L at every row of x, in the precision of x.
 
-    weights: (W, b) of every layer, W is (out, in).
-    x: (n, d). With an embedding its features take the place of x in the first layer, and an ansatz
-    combines the output with the data of hard conditions.
+    Parameters
+    ----------
+    weights : (W, b) of every layer, W is (out, in).
+    x : (n, d). With an embedding its features take the place of x in the first layer, and an ansatz
+        combines the output with the data of hard conditions.
     """
     z = x if embedding is None else embedding(x)
     for l, (W, b) in enumerate(weights):
@@ -82,15 +79,18 @@ class Solution:
     and tracers stay in JAX. Several outputs are on a last axis; `u.v` is the function called v.
     `u.d("x")` is a derivative, a function of the same arguments.
 
-    weights: (W, b) of every layer in the problem's units, W is (out, in).
-    names: the coordinates.
-    sigma: the activation; seed: the seed it was drawn from.
-    directions: the coordinates that it is differentiated along.
-    embedding: the features of the inputs (periodic coordinates, Fourier), if any.
-    parameters: the unknown numbers of the problem, with their values.
-    fields: the names of the functions of a system.
-    ansatz: hard conditions, if any.
-    frame: (center, half the width) of the domain's bounding box, if there is a domain.
+    Parameters
+    ----------
+    weights : (W, b) of every layer in the problem's units, W is (out, in).
+    names : the coordinates.
+    sigma : the activation.
+    seed : the seed it was drawn from.
+    directions : the coordinates that it is differentiated along.
+    embedding : the features of the inputs (periodic coordinates, Fourier), if any.
+    parameters : the unknown numbers of the problem, with their values.
+    fields : the names of the functions of a system.
+    ansatz : hard conditions, if any.
+    frame : (center, half the width) of the domain's bounding box, if there is a domain.
     """
 
     weights: list[tuple[np.ndarray, np.ndarray]]
@@ -258,7 +258,9 @@ class Solution:
         values = [np.zeros((0, len(self.weights[-1][1])))]
         for begin in range(0, len(x), POINTS_PER_CALL):
             part = x[begin : begin + POINTS_PER_CALL]
-            padded = np.pad(part, ((0, bucket(len(part)) - len(part)), (0, 0)))
+            # arrays padded to the next power of two share compiled programs
+            rows = max(FEWEST_POINTS_PER_CALL, 1 << (len(part) - 1).bit_length())
+            padded = np.pad(part, ((0, rows - len(part)), (0, 0)))
             output = _compiled(
                 self.weights, self.sigma, self.directions, padded, self.embedding, self.ansatz
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from sapm.results.estimates import ErrorEstimator
     from sapm.results.result import Result
 
-
-from dataclasses import asdict, dataclass, field
-
 # ---------------------------------------------------------------- rows and history
 
 
@@ -26,6 +24,8 @@ from dataclasses import asdict, dataclass, field
 class Row:
     """How one seed ended. A row of `Result.table` is the same as a dictionary.
 
+    Parameters
+    ----------
     seed : its number.
     initial_loss, loss : the loss that is minimised, at the start and at the end.
     mean_squared_loss : the true loss at the end.
@@ -104,16 +104,20 @@ class History(dict[str, np.ndarray]):
 
 MOST_ROWS = 20  # of many seeds only the best are shown
 NARROW_CHARACTERS = 100  # a narrower line does not hold all columns with a space between them
-HEADINGS = {"mean_squared_loss": "true loss", "iterations": "steps"}
-COMPARED = (
-    "The seeds' losses are of different points; "
-    "the best, seed {}, has the smallest true loss at the test points."
+HEADINGS = {
+    "loss": "minimised loss",
+    "mean_squared_loss": "true loss",
+    "iterations": "steps",
+}
+RANKED_BY_TEST_POINTS = (
+    "The networks of the seeds are of different iterations, so their losses refer to different "
+    "points; the best, seed {}, has the smallest true loss at the test points."
 )
 SECOND_ATTEMPT = (
-    "A first attempt found no solution; this is a second one, "
-    "on an eighth, a quarter, half and all of the time interval. "
+    "The first attempt found no solution. This is the second, which was trained on an eighth, a "
+    "quarter, half and all of the time interval in turn. "
 )
-STARTS = {  # auxiliary variables in words
+STARTS_IN_WORDS = {  # auxiliary variables in words
     "uniform": "drawn from U(-1, 1)",
     "forward": "those of a forward pass",
     "noise": "those of a forward pass, with noise",
@@ -170,7 +174,13 @@ def error_unknown(result: Result) -> bool:
 
 
 def outcome(result: Result, estimate: bool = False) -> dict[str, Any]:
-    """The summary as a dictionary, as summary.json has it; estimate: with error estimates."""
+    """The summary as a dictionary, as summary.json has it.
+
+    Parameters
+    ----------
+    result : the result.
+    estimate : whether errors are estimated.
+    """
     content: dict[str, Any] = {
         "best": result.run.best,
         "certificate": str(result.certificate),
@@ -198,7 +208,11 @@ def summary(
 ) -> Summary:
     """The table of seeds with what was run and what is known of the errors.
 
-    estimate: whether errors are estimated; estimator: by what, see `Result.error_estimate`.
+    Parameters
+    ----------
+    result : the result.
+    estimate : whether errors are estimated.
+    estimator : what estimates them, see `Result.error_estimate`.
     """
     plan = result.plan
     width = plan.width if isinstance(plan.width, int) else "-".join(map(str, plan.width))
@@ -246,17 +260,19 @@ def _notes(result: Result, estimate: bool, estimator: ErrorEstimator | None) -> 
     """The lines below the table."""
     plan = result.plan
     run = result.run
-    start = "" if plan.true_loss_from_start else f"; auxiliary variables: {STARTS[plan.start]}"
+    start = ""
+    if not plan.true_loss_from_start:
+        start = f"; auxiliary variables: {STARTS_IN_WORDS[plan.start]}"
     weights = "those given" if plan.from_network else f"{plan.init}{start}"
     boundary = "" if plan.mu is None else f" Boundary term × {plan.mu:.3g}."
     notes = [f"Initial weights: {weights}.{boundary} {method_choice(result)}{result.certificate}"]
     if run.cut and not run.ended(Status.INTERRUPTED):
-        notes.append(f"It was {run.cut}")
+        notes.append(f"The run was {run.cut}")
     if not run.iterations and plan.max_iter:
         why = run.reason[run.best] or "the networks are as they were drawn."
         notes.append(f"NO STEP WAS TAKEN: {why}")
     if run.scores is not None:
-        notes.append(COMPARED.format(result.best.seed))
+        notes.append(RANKED_BY_TEST_POINTS.format(result.best.seed))
     elif len(run.seeds) > 1:
         notes.append(f"The best is seed {run.seeds[run.best]}.")
     if len(run.seeds) >= SEEDS_FOR_A_RATE:
@@ -264,7 +280,7 @@ def _notes(result: Result, estimate: bool, estimator: ErrorEstimator | None) -> 
     if run.ended(Status.DROPPED):
         notes.append(_dropped_seeds(run))
     if result.best.parameters:
-        notes.append(f"found: {parameters_text(result, estimate)}.")
+        notes.append(f"Parameters: {parameters_text(result, estimate)}.")
     if estimate and estimator is not None:
         notes.append(str(result.error_estimate(estimator=estimator)))
     elif estimate and error_unknown(result):
@@ -282,6 +298,11 @@ def digits_that_differ(value: float, range_of_seeds: float) -> int:
 def parameters_text(result: Result, estimate: bool = True) -> str:
     """The numbers that the best seed found, with their standard errors where these are estimated,
     and their ranges over the seeds that are not lost.
+
+    Parameters
+    ----------
+    result : the result.
+    estimate : whether standard errors are estimated.
     """
     others = [
         u.parameters for u, lost in zip(result.seeds, result.run.lost, strict=True) if not lost
@@ -299,13 +320,13 @@ def parameters_text(result: Result, estimate: bool = True) -> str:
         texts.append(text)
     notes = ""
     if errors:
-        notes += "; ± is one standard error, by the noise of what was observed"
+        notes += "; ± is one standard error, caused by noise of the measurements"
     if free := [name for name, error in errors.items() if np.isinf(error)]:
-        notes += f"; what was observed does not determine {' and '.join(free)}"
-        notes += ", or only together" * (len(free) > 1)
+        notes += f"; the measurements do not determine {' and '.join(free)}"
+        notes += " separately" * (len(free) > 1)
     if len(others) > 1:
-        notes += f"; in brackets the range of {len(others)} seeds"
-        notes += "" if errors else ", which says nothing of noise in the data"
+        notes += f"; in brackets is the range over {len(others)} seeds"
+        notes += "" if errors else ", which does not show the effect of noise in the data"
     return ", ".join(texts) + notes
 
 

@@ -13,8 +13,8 @@ from sapm.driver.solve import solve
 from sapm.results.page import (
     ACCENT,
     BOUND_COLOUR,
+    CONTENT_POLICY_HTML,
     INK,
-    POLICY,
     STYLE,
     figure_with_axes,
     for_log_axis,
@@ -25,15 +25,16 @@ from sapm.results.result import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DEPTH = 6
-WIDTH = 10
-SEEDS = 4
-ITERATIONS = 250
-POINTS = 400
-BOUNDARY = 200
+DEMO_DEPTH = 6
+DEMO_WIDTH = 10
+DEMO_SEEDS = 4
+DEMO_ITERATIONS = 250
+DEMO_POINTS = 400
+DEMO_BOUNDARY_POINTS = 200
 INTRODUCTION = (
     "Transport equation u_t - (t + x + 3/2) u_x = f, solution e^t sin x. "
-    f"Network: depth {DEPTH}, width {WIDTH}, sin; {SEEDS} seeds, {ITERATIONS} iterations each.\n"
+    f"Network: depth {DEMO_DEPTH}, width {DEMO_WIDTH}, sin; {DEMO_SEEDS} seeds, {DEMO_ITERATIONS} "
+    "iterations each.\n"
 )
 # model: (its name, how it trains, settings of `solve`)
 METHODS = {
@@ -73,15 +74,15 @@ def run_demo(progress: bool) -> dict[str, Result]:
     for model, (_, _, settings) in METHODS.items():
         results[model] = solve(
             problem,
-            depth=DEPTH,
-            width=WIDTH,
-            points=POINTS,
-            boundary_points=BOUNDARY,
+            depth=DEMO_DEPTH,
+            width=DEMO_WIDTH,
+            points=DEMO_POINTS,
+            boundary_points=DEMO_BOUNDARY_POINTS,
             test_points=1000,
             mu=1.0,
             model=model,
-            seeds=SEEDS,
-            max_iter=ITERATIONS,
+            seeds=DEMO_SEEDS,
+            max_iter=DEMO_ITERATIONS,
             progress=progress,
             **settings,
         )
@@ -114,7 +115,7 @@ def rows_of(results: dict[str, Result]) -> list[DemoRow]:
 
 
 def _cells(row: DemoRow) -> list[str]:
-    """The cells of a row, in the order of `HEAD`."""
+    """The cells of a row, in the order of `TABLE_HEADINGS`."""
     ratio = row["mean_squared_loss"] / row["loss"]
     share = row["largest_bound_ratio"]
     bound = (
@@ -136,10 +137,10 @@ def _cells(row: DemoRow) -> list[str]:
     ]
 
 
-HEAD = [
+TABLE_HEADINGS = [
     "model",
     "how it trains",
-    "loss it minimised",
+    "minimised loss",
     "true loss",
     "true/minimised",
     "bound on the true loss",
@@ -150,7 +151,9 @@ HEAD = [
 def table_of(results: dict[str, Result]) -> Table:
     """The rows as a table for the terminal."""
     table = Table(
-        *HEAD, caption="best of the seeds by the loss it minimised", caption_justify="left"
+        *TABLE_HEADINGS,
+        caption="the seed with the smallest minimised loss",
+        caption_justify="left",
     )
     for row in rows_of(results):
         table.add_row(*_cells(row), style="bold" if row["model"] == "sapm" else None)
@@ -190,7 +193,7 @@ def _curves(results: dict[str, Result]) -> Figure:
             color=INK,
             lw=1.8,
             ls="--" if model == "ls" else "-",
-            label="loss it minimised",
+            label="minimised loss",
         )
         ax.set_yscale("log")
         ax.set_ylim(low / 3, 1e3)
@@ -232,13 +235,14 @@ def page_of(results: dict[str, Result]) -> str:
         cells = "".join(map(_cell, _cells(row)))
         body += f"<tr{' class=best' if row['model'] == 'sapm' else ''}>{cells}</tr>"
     head = "".join(
-        f'<th style="text-align:left;white-space:normal">{html.escape(c)}</th>' for c in HEAD
+        f'<th style="text-align:left;white-space:normal">{html.escape(heading)}</th>'
+        for heading in TABLE_HEADINGS
     )
     rows = {row["model"]: row for row in rows_of(results)}
     pm = rows["pm"]
     sapm = rows["sapm"]
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{POLICY}
+<html lang="en"><head><meta charset="utf-8">{CONTENT_POLICY_HTML}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>sapm demo</title>
 <style>{STYLE} .figures {{ grid-template-columns: 1fr; margin-top: 1.2rem; }}</style></head><body>
@@ -266,7 +270,7 @@ It certifies the training loss, not the error between the points.</p>
 <h2>Next steps</h2>
 <p>State your own problem in Python (docs/interface.md), or run
 <code>sapm reproduce transport_1d --quick</code> for the paper's table.
-Settings of this page: depth {DEPTH}, width {WIDTH}, {SEEDS} seeds, {ITERATIONS} iterations,
-{POINTS} + {BOUNDARY} points.</p>
+Settings of this page: depth {DEMO_DEPTH}, width {DEMO_WIDTH}, {DEMO_SEEDS} seeds,
+{DEMO_ITERATIONS} iterations, {DEMO_POINTS} + {DEMO_BOUNDARY_POINTS} points.</p>
 </body></html>
 """

@@ -17,7 +17,16 @@ import numpy as np
 from sapm.catalogue import CATALOGUE, paper_tables
 from sapm.objective.weights import ROUNDING
 from sapm.results import files
-from sapm.results.page import ACCENT, BOUND_COLOUR, FAINT, INK, POLICY, STYLE, for_log_axis, image
+from sapm.results.page import (
+    ACCENT,
+    BOUND_COLOUR,
+    CONTENT_POLICY_HTML,
+    FAINT,
+    INK,
+    STYLE,
+    for_log_axis,
+    image,
+)
 from sapm.studies.reproduce import VERDICTS, OffSample, Row, paper_row, verdict
 
 if TYPE_CHECKING:
@@ -28,11 +37,11 @@ ALL_SEEDS = {"function_1d": ((10, 10), (6, 50)), "function_10d": ((6, 10), (8, 1
 VARIANTS = (
     "Variants: uniform, auxiliary variables that start from U(-1, 1), as in the paper; forward, "
     "auxiliary variables that start from a forward pass of the initial network; shared, one step "
-    "length for all samples of a layer; rate, the learning rate of LS. actual: the loss that was "
-    "minimised."
+    "length for all samples of a layer; rate, the learning rate of LS. minimised: the minimised "
+    "loss, the paper's actual loss."
 )
-COUNTING = (
-    "The best seed is the one with the smallest final loss that was minimised. Seeds count from 0; "
+SEED_COUNTING_NOTE = (
+    "The best seed is the one with the smallest final minimised loss. Seeds count from 0; "
     "the paper's, in the paper's order, from 1."
 )
 SENTENCE_CHARACTERS = 24  # a longer cell of a table is shown as a sentence
@@ -67,7 +76,7 @@ def best_table(name: str, rows: Sequence[Row]) -> tuple[list[str], list[list[str
         "(L,M)",
         "model",
         "variant",
-        "actual",
+        "minimised",
         "paper",
         "true",
         "paper",
@@ -114,6 +123,12 @@ def seeds_table(
 
     A line per seed, a pair of columns per run: initial → final loss of our seed and of the paper's,
     with a star where the seed failed.
+
+    Parameters
+    ----------
+    name : the experiment.
+    size : (depth, width).
+    rows : its runs.
     """
     rows = [row for row in rows if tuple(row["size"]) == size]
     printed = paper_tables()["all_seeds"][name][f"{size[0]},{size[1]}"]
@@ -166,11 +181,11 @@ def tables(rows: Sequence[Row], quick: bool) -> list[TableContent]:
                 contents.append(
                     {
                         "name": f"{name}_seeds_{depth}x{width}",
-                        "title": f"{name} ({depth},{width}): initial → final actual loss of every "
-                        "seed; * failed (final ≥ 10 % of initial)",
+                        "title": f"{name} ({depth},{width}): initial → final minimised loss of "
+                        "every seed; * failed (final ≥ 10 % of initial)",
                         "head": head,
                         "body": body,
-                        "note": f"{scale}. {COUNTING}",
+                        "note": f"{scale}. {SEED_COUNTING_NOTE}",
                     }
                 )
     return contents
@@ -268,9 +283,15 @@ def _values(column: Sequence[float | None]) -> np.ndarray:
 
 
 def losses(rows: Sequence[Row], sizes: Sequence[Size], models: Sequence[str]) -> Figure:
-    """The actual loss of all seeds (thin) and of the best one (bold) against iterations.
+    """The minimised loss of all seeds (thin) and of the best one (bold) against iterations.
 
     A row of panels per model, a column per size, the same limits throughout.
+
+    Parameters
+    ----------
+    rows : the runs.
+    sizes : (depth, width) of every column.
+    models : the model of every row.
     """
     figure, axes = _grid(len(models), len(sizes))
     for ax, row in _panels(axes, rows, sizes, models):
@@ -285,18 +306,25 @@ def losses(rows: Sequence[Row], sizes: Sequence[Size], models: Sequence[str]) ->
                 zorder=3 if best else 1,
             )
     for line in axes:
-        line[0].set_ylabel("actual loss", fontsize=8)
+        line[0].set_ylabel("minimised loss", fontsize=8)
     return figure
 
 
 def consistency(rows: Sequence[Row], sizes: Sequence[Size], models: Sequence[str]) -> Figure:
-    """Actual (solid) and true (dashed) loss of the best seed, and the bound on it (dotted)."""
+    """Minimised (solid) and true (dashed) loss of the best seed, and the bound on it (dotted).
+
+    Parameters
+    ----------
+    rows : the runs.
+    sizes : (depth, width) of every column.
+    models : the model of every row.
+    """
     figure, axes = _grid(len(models), len(sizes))
     for ax, row in _panels(axes, rows, sizes, models):
         drawn = row["curves"]
         at = drawn["iteration"]
         loss = _values(drawn["loss"][drawn["best"]])
-        ax.plot(at, loss, color=INK, lw=1.5, label="actual")
+        ax.plot(at, loss, color=INK, lw=1.5, label="minimised")
         ax.plot(at, _values(drawn["true"]), color=ACCENT, lw=1.5, ls="--", label="true")
         if drawn["bound"] is not None:
             bound = drawn["bound"] * loss
@@ -384,10 +412,10 @@ def figures(name: str, rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 CAPTIONS = {
-    "losses": "the actual loss of every seed (thin) and of the best one (bold), each model in its "
-    "best variant.",
-    "consistency": "best seed: the actual loss (solid), the network's true loss (dashed), and the "
-    "bound on it (dotted).",
+    "losses": "the minimised loss of every seed (thin) and of the best one (bold), each model in "
+    "its best variant.",
+    "consistency": "best seed: the minimised loss (solid), the network's true loss (dashed), and "
+    "the bound on it (dotted).",
     "off_sample": "the largest error of SAPM between the training points on [-1, 1]: all seeds, "
     "each size in its best variant.",
 }
@@ -433,6 +461,12 @@ def write(out: Path, rows: Sequence[Row], quick: bool) -> list[Path]:
     """Write results.md, tables.tex, tables.json, report.html and figures/ into the folder `out`.
 
     Returns the paths of the four files.
+
+    Parameters
+    ----------
+    out : the folder.
+    rows : the runs.
+    quick : whether they are those of --quick.
     """
     from matplotlib import rc_context
 
@@ -499,7 +533,7 @@ def _page(
         blocks += f'<p class="soft">{html.escape(table["note"])}</p>'
     words = "".join(f'<p class="soft">{html.escape(text)}</p>' for text in introduction)
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{POLICY}
+<html lang="en"><head><meta charset="utf-8">{CONTENT_POLICY_HTML}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Reproduction</title><style>{STYLE} body {{ max-width: 76rem; }}</style></head><body>
 <h1>The paper's experiments, ours beside the paper's</h1>{words}

@@ -32,11 +32,11 @@ from sapm.results.result import Result
 from sapm.scopes import interrupt, unless_interrupted
 
 MODELS = ("ls", "pm", "sapm")
-RATES = {  # learning rates of LS by the kind of problem; each halves five times over a run
+LEARNING_RATES = {  # learning rates of LS by the kind of problem; each halves five times over a run
     "regression": (0.3, 0.1, 0.03),
     "pde": (0.03, 0.01, 0.003),
 }
-SEEDS = 10
+PAPER_SEEDS = 10
 QUICK = {  # small enough for a laptop: one size, fewer seeds, iterations and points
     "function_1d": {"sizes": ((6, 10),), "seeds": 4, "max_iter": 3000},
     "function_10d": {
@@ -55,14 +55,14 @@ QUICK = {  # small enough for a laptop: one size, fewer seeds, iterations and po
         "boundary_points": 320,
     },
 }
-PLAN = "reproduce.json"
+PLAN_FILE_NAME = "reproduce.json"
 CURVE_RECORDS = 200
 FINE_POINTS = 20_001  # points on [-1, 1] at which the error between the training points is computed
-NEARBY = 0.15  # half the width of the figure around the largest error
+OFF_SAMPLE_HALF_WIDTH = 0.15  # half the width of the figure around the largest error
 AFFINE_TOLERANCE = 1e-6  # a network whose values differ less than this counts as constant
 AFFINE_SHARE = 1e-3  # a seed with a smaller non-affine share counts as affine
 REPRODUCED_FACTOR = 10
-INCONSISTENT_RATIO = 1e3  # of the true loss of PM to its actual loss
+INCONSISTENT_RATIO = 1e3  # of the true loss of PM to its minimised loss
 PLATEAU_TOLERANCE = 0.05
 SIGNAL_INTERVAL_SECONDS = 60
 
@@ -167,7 +167,7 @@ def cells(
     sizes : pairs (depth, width), or None for all sizes of the paper
     quick : whether to use the small settings `QUICK`
     """
-    settings: dict[str, Any] = experiment.settings | {"seeds": SEEDS}
+    settings: dict[str, Any] = experiment.settings | {"seeds": PAPER_SEEDS}
     offered = experiment.sizes
     if quick:
         smaller = dict(QUICK[experiment.name])
@@ -187,7 +187,7 @@ def cells(
     for size in sizes or offered:
         for model in models:
             if model == "ls":
-                for rate in RATES[experiment.kind]:
+                for rate in LEARNING_RATES[experiment.kind]:
                     halving = settings["max_iter"] / 5
                     options = settings.get("options", {}) | {
                         "learning_rate": rate,
@@ -248,7 +248,7 @@ def begin(out: Path, requested: Plan) -> None:
 
     A folder with another plan, or with other files, is refused and left unchanged.
     """
-    file = out / PLAN
+    file = out / PLAN_FILE_NAME
     if file.exists():
         existing = read_plan(out)
         if existing != requested:
@@ -267,14 +267,14 @@ def begin(out: Path, requested: Plan) -> None:
 
 def read_plan(out: Path) -> Plan:
     """The plan of a folder, checked like one from the command line."""
-    content = files.read_json(out / PLAN)
+    content = files.read_json(out / PLAN_FILE_NAME)
     try:
         names, models, sizes = (content[key] or [] for key in ("experiments", "models", "sizes"))
         return plan(names, models, [(L, M) for L, M in sizes], bool(content["quick"]))
     except (ValueError, TypeError, KeyError):
         raise ValueError(
-            f"{out / PLAN} is damaged: it is not a plan of sapm reproduce; begin again in another "
-            "folder."
+            f"{out / PLAN_FILE_NAME} is damaged: it is not a plan of sapm reproduce; start again "
+            "in another folder."
         ) from None
 
 
@@ -335,7 +335,14 @@ def run(
 
 
 def make(out: Path, cell: Cell, progress: bool) -> None:
-    """Make one run, from its checkpoint if it has one, and write its `cell.json`."""
+    """Make one run, from its checkpoint if it has one, and write its `cell.json`.
+
+    Parameters
+    ----------
+    out : the folder of the reproduction.
+    cell : the run.
+    progress : whether progress is shown.
+    """
     folder = out / cell.folder
     if (folder / "checkpoint" / "latest.sapm").exists():
         result = resume(folder, progress=progress)
@@ -467,7 +474,7 @@ def summarise(cell: Cell, result: Result) -> Row:
 
 
 def curves(result: Result, count: int = CURVE_RECORDS) -> Curves:
-    """The actual loss of every seed and the true loss of the best, at `count` records or fewer."""
+    """The minimised loss of all seeds and the true loss of the best, at up to `count` records."""
     history = result.history
     run = result.run
     records = history["loss"].shape[1]
@@ -515,14 +522,14 @@ def off_sample(result: Result) -> OffSample:
     exact = np.sin(fine**2)
     errors = np.array([np.abs(u(x=fine) - exact) for u in result.seeds])
     seed, k = (int(index) for index in np.unravel_index(errors.argmax(), errors.shape))
-    near = np.flatnonzero(np.abs(fine - fine[k]) < NEARBY)[::10]
+    near = np.flatnonzero(np.abs(fine - fine[k]) < OFF_SAMPLE_HALF_WIDTH)[::10]
     return {
         "seed": result.run.seeds[seed],
         "x": float(fine[k]),
         "error": float(errors[seed, k]),
         "at": fine[near].tolist(),
         "network": result.seeds[seed](x=fine[near]).tolist(),
-        "points": x[np.abs(x - fine[k]) < NEARBY].tolist(),
+        "points": x[np.abs(x - fine[k]) < OFF_SAMPLE_HALF_WIDTH].tolist(),
     }
 
 
@@ -534,9 +541,9 @@ A verdict compares the best seed with the paper's best seed, quantity by quantit
 ratio of the two. "reproduced" means a ratio of at most 10 (the paper's order of magnitude, or
 better) where at least one seed succeeds; the median of all seeds stands beside it. A spike is an
 error between the training points above 10 times the largest value of the target. For PM, the
-inconsistency is reproduced where the true loss is at least 1000 times the actual loss. For LS, the
-verdict counts the seeds that are stuck (final loss at least 10 % of the initial loss, the paper's
-rule) or diverged, and those at the plateau, which is the variance of the target."""
+inconsistency is reproduced where the true loss is at least 1000 times the minimised loss. For LS,
+the verdict counts the seeds that are stuck (final loss at least 10 % of the initial loss, the
+paper's rule) or diverged, and those at the plateau, which is the variance of the target."""
 
 
 def verdict(row: Row) -> str:
@@ -553,10 +560,10 @@ def verdict(row: Row) -> str:
         ratio = best["mean_squared_loss"] / best["loss"]
         theirs = printed["mean_squared_loss"] / printed["actual_loss"]
         outcome = "reproduced" if ratio >= INCONSISTENT_RATIO else "not reproduced"
-        return f"inconsistency {outcome}: true/actual loss {ratio:.1e} (paper {theirs:.1e})"
+        return f"inconsistency {outcome}: true / minimised loss {ratio:.1e} (paper {theirs:.1e})"
     error = "solution_error" if "solution_error" in best else "test_error"
     factors = {
-        "actual loss": best["loss"] / printed["actual_loss"],
+        "minimised loss": best["loss"] / printed["actual_loss"],
         "true loss": best["mean_squared_loss"] / printed["mean_squared_loss"],
         error.replace("_", " "): best[error] / printed[error],
     }

@@ -87,7 +87,7 @@ DEPTH_SWEEP_ROWS = (
     ("B", "scipy-bfgs"),
     ("B", "adam-lbfgs"),
 )
-NONLINEAR_ROWS = tuple(  # for textbook problems: the methods that solve nonlinear equations too
+TEXTBOOK_ROWS = tuple(  # for textbook problems: the methods that solve nonlinear equations too
     ("B", name)
     for name in (
         "auto",
@@ -99,7 +99,7 @@ NONLINEAR_ROWS = tuple(  # for textbook problems: the methods that solve nonline
         "deepxde",
     )
 )
-LINEAR_ROWS = (*NONLINEAR_ROWS, ("B", "features-many"))
+LINEAR_TEXTBOOK_ROWS = (*TEXTBOOK_ROWS, ("B", "features-many"))
 NONLINEAR_EQUATIONS = ("nonlinear_poisson", "burgers", "allen_cahn")
 
 
@@ -206,7 +206,7 @@ def _equation(name: str, seconds: float) -> Case:
     settings = CATALOGUE[name].settings
     depth, width = CATALOGUE[name].sizes[0]
     points = {key: settings[key] for key in ("points", "boundary_points", "test_points")}
-    rows = NONLINEAR_ROWS if name in NONLINEAR_EQUATIONS else LINEAR_ROWS
+    rows = TEXTBOOK_ROWS if name in NONLINEAR_EQUATIONS else LINEAR_TEXTBOOK_ROWS
     return Case(
         "equations",
         name,
@@ -223,7 +223,7 @@ def _equation(name: str, seconds: float) -> Case:
 
 # Textbook problems without a case: they have two unknown functions, or an unknown number, and the
 # peers in `ENTRIES` do not solve such problems.
-UNMATCHED = ("lotka_volterra", "burgers_inverse")
+CASES_WITHOUT_PEERS = ("lotka_volterra", "burgers_inverse")
 DEFAULT_SECONDS = 60.0
 SECONDS = {"poisson_5d": 120.0, "burgers": 300.0, "allen_cahn": 300.0}
 CASES = {
@@ -247,7 +247,7 @@ CASES = {
         *(
             _equation(name, SECONDS.get(name, DEFAULT_SECONDS))
             for name in TEXTBOOK
-            if name not in UNMATCHED
+            if name not in CASES_WITHOUT_PEERS
         ),
     )
 }

@@ -45,8 +45,8 @@ boundary weight that `sapm.solve` chooses; the paper's methods (alternating, gra
 scikit-learn train on the data as they are.
 
 **Error**: relative ℓ² at the test points. **True loss**: the mean square of the residuals of the
-network, for all methods. **true / actual**: true loss over the loss that was minimised (1 where
-they are the same). **≤ t**: how many seeds reached the error t; **s to t**: the median time to it
+network, for all methods. **true / minimised**: true loss over minimised loss (1 where they are the
+same). **≤ t**: how many seeds reached the error t; **s to t**: the median time to it
 ("–" where half of them did not). Medians and worst are over seeds; a training that failed counts as
 infinite.
 

@@ -58,6 +58,11 @@ def cells(case: Case, methods: Sequence[str] | None = None, track: str | None = 
     """The cells of a case, seed by seed with all methods in turn.
 
     A slow hour of the machine thus affects all methods. Those of the group "sanity" have one seed.
+
+    Parameters
+    ----------
+    case : the case.
+    methods, track : only these; None stands for all.
     """
     rows = chosen_rows(case, methods, track)
     return [
@@ -245,7 +250,7 @@ class Worker:
 # ---------------------------------------------------------------- the run
 
 
-def run(
+def run(  # noqa: PLR0913
     cases: Sequence[str | Case] = (),
     out: str | Path = "bench",
     *,
@@ -428,7 +433,16 @@ def _make(
 
 
 def write_cell(out: Path, cell: Cell, answer: dict, compiled: float | None, jobs: int) -> None:
-    """Write the file of a cell. `compiled`: seconds of the warm-up, None if there was none."""
+    """Write the file of a cell.
+
+    Parameters
+    ----------
+    out : the folder of the benchmark.
+    cell : the cell.
+    answer : what the trainer measured.
+    compiled : seconds of the warm-up; None if there was none.
+    jobs : the number of trainings at the same time.
+    """
     trace = answer.get("trace", [])
     reached = {
         f"{target:g}": next(

@@ -209,7 +209,7 @@ def table(rows: Sequence[dict]) -> tuple[list[str], list[list[str]]]:
         *(f"≤ {t}" for t in targets),
         *(f"s to {t}" for t in targets),
     ]
-    head += ["true loss", "true / actual", "s", "s to compile"]
+    head += ["true loss", "true / minimised", "s", "s to compile"]
     body = []
     for row in rows:
         if not row["seeds"]:

@@ -189,6 +189,12 @@ def warm_up(trainer: Trainer, track: str, seconds: float) -> float:
 
     Several trainings may be needed: compiling the first part of a method may use up the budget
     before its next part runs. The last training, which compiles nothing, does not count.
+
+    Parameters
+    ----------
+    trainer : trains the case by the method.
+    track : "A" or "B": whose initial weights.
+    seconds : the budget of a training.
     """
     total = 0.0
     for _ in range(MAX_WARM_UPS):
