@@ -42,6 +42,10 @@ _HOME = {
     "GradientDescent": "methods.method",
     "Adam": "methods.method",
     "LBFGS": "methods.method",
+    "Activation": "numerics.activations",
+    "Layer": "numerics.layers",
+    "Loss": "objective.losses",
+    "Operator": "objective.operators",
 }
 
 if TYPE_CHECKING:
@@ -56,6 +60,10 @@ if TYPE_CHECKING:
     from sapm.methods.method import GaussNewton as GaussNewton
     from sapm.methods.method import GradientDescent as GradientDescent
     from sapm.methods.method import Method as Method
+    from sapm.numerics.activations import Activation as Activation
+    from sapm.numerics.layers import Layer as Layer
+    from sapm.objective.losses import Loss as Loss
+    from sapm.objective.operators import Operator as Operator
     from sapm.objective.weights import Certificate as Certificate
     from sapm.problem.conditions import Condition as Condition
     from sapm.problem.conditions import Dirichlet as Dirichlet

@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import wraps
@@ -34,7 +34,7 @@ MOST_CHOICES = 1000  # names that a misspelt one is compared with
 SMALLEST_SIZE = 1e-50
 LARGEST_SIZE = 1e50
 
-LEARNING_RATE_NAMES = ("lr", "learning_rate", "step_size", "eta")
+UNNAMED = "arguments without names"  # a key of the hints of `by_name`
 SEED_NAMES = ("seed", "random_state")
 OTHER_NAMES = {  # what other packages call our settings
     **dict.fromkeys(
@@ -71,13 +71,13 @@ def warn(sentence: str) -> None:
     """Warn the user, at the line of the user's own code that called sapm."""
     frame = sys._getframe(1)
     level = 2
-    while frame.f_back is not None and _is_internal(frame):
+    while frame.f_back is not None and is_internal(frame):
         frame = frame.f_back
         level += 1
     warnings.warn(sentence, stacklevel=level)
 
 
-def _is_internal(frame: FrameType) -> bool:
+def is_internal(frame: FrameType) -> bool:
     """Whether a frame is of the package: by its file, or by its module where code was generated.
 
     The `__init__` of a dataclass has no file.
@@ -115,7 +115,9 @@ def integer(name: str, value, least: int = 1, why: str = "", most: int | None = 
     why : a clause for the message, after "give {least} or more".
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name}={brief(value)} is not a whole number; give {least} or more{why}.")
+        raise TypeError(
+            f"{name}={brief(value)} is not a whole number; give an int of {least} or more{why}."
+        )
     count = int(value)
     if count < least:
         raise ValueError(f"{name}={brief(value)} is too small; give {least} or more{why}.")
@@ -135,7 +137,13 @@ def brief(value) -> str:
 
 
 def shown(text: str, longest: int = LONGEST_QUOTE) -> str:
-    """A text that is safe to print: cut short, and with control characters escaped."""
+    """A text that is safe to print: cut short, and with control characters escaped.
+
+    Parameters
+    ----------
+    text : the text.
+    longest : the largest number of characters.
+    """
     text = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -181,7 +189,7 @@ def one_by_one(word, names: Sequence[str]) -> str:
     parts = split(word, names) if isinstance(word, str) and len(word) <= LONGEST_QUOTE else None
     if parts:
         return f"name them one by one: d({', '.join(map(repr, parts))})."
-    return f"there are {', '.join(names)}." + nearest(word, names)
+    return f"the coordinates are {', '.join(names)}." + nearest(word, names)
 
 
 # ---------------------------------------------------------------- arguments
@@ -197,8 +205,8 @@ def by_name(target: Any = None, *, hints: Mapping[str, str] | None = None) -> An
     Parameters
     ----------
     target : the function or class.
-    hints : {name: what to do instead} for names that users may try. Misspelt names, names that
-        other packages use, and learning rates have hints anyway.
+    hints : {name: what to do instead} for names that users may try, and in `UNNAMED` for too many
+        arguments without names. Misspelt names and names that other packages use have hints anyway.
     """
     if target is None:
         return lambda target: _checked(target, hints or {})
@@ -214,7 +222,7 @@ def _checked(target, hints: Mapping[str, str]):
     names = [name for name in parameters if name != "self"]
     unnamed = [n for n in names if parameters[n].kind is Parameter.POSITIONAL_OR_KEYWORD]
     variable = any(a.kind is Parameter.VAR_POSITIONAL for a in parameters.values())
-    most_unnamed = len(unnamed) + ("self" in parameters)
+    has_self = "self" in parameters
     required = [
         name
         for name in names
@@ -228,16 +236,16 @@ def _checked(target, hints: Mapping[str, str]):
             if name not in names:
                 hint = hints[name] if name in hints else _hint(name, value, names)
                 raise TypeError(f"{title} has no setting {name!r}.{hint}")
-        if not variable and len(args) > most_unnamed:
-            hint = " Data are a problem: sapm.Regression(X, y)." if "problem" in unnamed else ""
+        if not variable and len(args) - has_self > len(unnamed):
+            allowed = f"{', '.join(unnamed)} at most" if unnamed else "none"
             raise TypeError(
-                f"{title} takes {', '.join(unnamed)} without their names, and all others by "
-                f"name.{hint}"
+                f"{title}: got {len(args) - has_self} without a name, expected {allowed}; give "
+                f"all other arguments by name.{hints.get(UNNAMED, '')}"
             )
         places = [*parameters][: len(args)]
         if missing := [n for n in required if n not in places and n not in settings]:
             call = ", ".join(f"{name}=…" for name in required)
-            raise TypeError(f"{title} needs {' and '.join(missing)} too: {call}.")
+            raise TypeError(f"{title}: {' and '.join(missing)} missing; write {call}.")
         return target(*args, **settings)
 
     return wrapped
@@ -250,11 +258,7 @@ def _hint(name: str, value, names: Sequence[str]) -> str:
         widths = " Several widths are width=[20, 20]." if several else ""
         return f" It is called {OTHER_NAMES[name]!r} here.{widths}"
     if name in SEED_NAMES and "seeds" in names:
-        return f" Give seeds=[{brief(value)}] for that one; a number alone says how many."
-    if name in LEARNING_RATE_NAMES:
-        if "learning_rate" in names:
-            return nearest("learning_rate", names)
-        return " No learning rate has to be chosen."
+        return f" One seed is seeds=[{brief(value)}]; a number alone is the number of seeds."
     return nearest(name, names)
 
 
@@ -262,10 +266,10 @@ def _hint(name: str, value, names: Sequence[str]) -> str:
 
 LARGEST_COUNT = 2**63 - 1  # counts are whole numbers of the machine
 
-Check = Callable[[str, Any], Any]
+FieldCheck = Callable[[str, Any], Any]
 
 
-def checked(check: Check, default: Any = MISSING) -> Any:
+def checked(check: FieldCheck, default: Any = MISSING) -> Any:
     """A field of a record with the check of its values."""
     return field(default=default, metadata={"check": check})
 
@@ -274,21 +278,16 @@ def check_fields(record: Any) -> None:
     """Replace every checked field of a record by its checked value."""
     for each in fields(record):
         if "check" in each.metadata:
-            value = check_field(each, getattr(record, each.name))
+            value = each.metadata["check"](each.name, getattr(record, each.name))
             object.__setattr__(record, each.name, value)
 
 
-def check_field(each: Field, value: Any) -> Any:
-    """The value as the field keeps it."""
-    return each.metadata["check"](each.name, value)
-
-
-def optional(check: Check) -> Check:
+def optional(check: FieldCheck) -> FieldCheck:
     """None, or what the check lets pass."""
     return lambda name, value: None if value is None else check(name, value)
 
 
-def count(least: int = 1, most: int = LARGEST_COUNT) -> Check:
+def count(least: int = 1, most: int = LARGEST_COUNT) -> FieldCheck:
     """A whole number between two bounds, as an int."""
     bound = "below 2**63" if most == LARGEST_COUNT else f"at most {most}"
 
@@ -328,12 +327,19 @@ def boolean(name: str, value: Any) -> bool:
 def text(name: str, value: Any) -> str:
     """A string."""
     if not isinstance(value, str):
-        raise ValueError(f"{name}={brief(value)} must be a text.")
+        raise ValueError(f"{name}={brief(value)} must be a string.")
     return value
 
 
 def choose(name: str, value: Any, known: Sequence[str]) -> str:
-    """The value if it is one of the known words; otherwise an error that lists them."""
+    """The value if it is one of the known words; otherwise an error that lists them.
+
+    Parameters
+    ----------
+    name : what the message calls it.
+    value : what the user gave.
+    known : the known words.
+    """
     if not isinstance(value, str) or value not in known:
         raise ValueError(
             f"{name}={brief(value)} is not known; use one of {', '.join(known)}."
@@ -342,6 +348,6 @@ def choose(name: str, value: Any, known: Sequence[str]) -> str:
     return value
 
 
-def one_of(known: Sequence[str]) -> Check:
+def one_of(known: Sequence[str]) -> FieldCheck:
     """One of the known words."""
     return lambda name, value: choose(name, value, known)

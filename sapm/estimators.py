@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -14,10 +15,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sapm.driver.settings import check_model, plan, width
 from sapm.driver.solve import Session, execute
 from sapm.errors import brief, by_name, integer, number, positive, warn
-from sapm.methods.method import Method
+from sapm.methods.method import NO_LEARNING_RATE, Method
 from sapm.problem.data import Regression
 from sapm.problem.functions import check_unmasked, table
 from sapm.problem.samples import pad
+from sapm.results.result import Result
 from sapm.training.run import hidden_units
 
 DEFAULT_ITERATIONS = 1000
@@ -26,14 +28,15 @@ FEWEST_SAMPLES_TO_HOLD_OUT = 20
 # Penalties that are tried, from large to small. With held-out samples all of them; without, one
 # after another until a network has learnt something.
 ALPHAS = (1e-1, 1e-2, 3e-3, 1e-3, 1e-4)
-ALPHAS_OF_ALL = ALPHAS[1:]
-# A network has learnt nothing if its squared error is above this part of the variance of y.
-LEARNT_NOTHING = 0.95
+ALPHAS_WITHOUT_HELD_OUT = ALPHAS[1:]
+# A network is no better than the mean of y if its squared error is above this part of the variance
+# of y.
+USELESS_ERROR_SHARE = 0.95
 # Of the penalties whose held-out error is near the smallest, the largest one is taken. "Near" is
 # within this part of the smallest error, or within the second number divided by the number of
 # held-out samples, if that is less.
-MARGIN = 0.25
-MARGIN_OF_ONE_SAMPLE = 6.0
+NEAR_BEST_MARGIN = 0.25
+NEAR_BEST_MARGIN_TIMES_SAMPLES = 6.0
 
 
 class SAPMRegressor(RegressorMixin, BaseEstimator):
@@ -49,7 +52,9 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     activation : "tanh", "sin", "relu", "sigmoid", "softplus" or a function.
     model : the loss: "ls", "pm" or "sapm", as in `sapm.solve`.
     method : as in `sapm.solve`. "auto" is L-BFGS on the mean square error; only with alpha=0 is it
-        what `sapm.solve` would choose.
+        what `sapm.solve` would choose. By name, the data are not scaled again (scale=False), and a
+        seed stops after 200 iterations without progress (patience=200). Fields of a method object
+        that have the defaults of its class get the same values.
     max_iter : largest number of iterations for each penalty that is tried; None is 1000.
     n_init : number of networks, trained side by side from different starts. The one with the
         smallest held-out error is kept; without held-out samples, the smallest loss decides.
@@ -79,8 +84,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     n_features_in_, feature_names_in_ : number and names of the columns of X.
     """
 
-    @by_name
-    def __init__(
+    @by_name(hints=NO_LEARNING_RATE)
+    def __init__(  # noqa: PLR0913
         self,
         depth=6,
         width=20,
@@ -122,14 +127,17 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         ----------
         X : (n, inputs): an array or data frame of finite numbers.
         y : (n,) or (n, outputs).
+        other : refused. Weights of samples are for `sapm.Regression`.
         """
         if other:
             raise TypeError(
-                f"fit takes X and y, not {', '.join(other)}; weights are for "
+                f"fit: got {', '.join(other)}, expected X and y alone; for weights of samples use "
                 "sapm.solve(sapm.Regression(X, y, weights=…))."
             )
         self._check_settings()
-        end = None if self.max_seconds is None else time.perf_counter() + self.max_seconds
+        end = None
+        if self.max_seconds is not None:
+            end = time.perf_counter() + self.max_seconds
         X, Y = self._standardised(X, y)
         split_seed, key = check_random_state(self.random_state).randint(2**31 - 1, size=2).tolist()
         held_out = None
@@ -145,23 +153,22 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         judged = Y if held_out is None else held_out[1]
         variance = np.mean(np.sum((judged - Y.mean(0)) ** 2, axis=1))
         constant = variance <= 1e-12 * np.mean(Y**2)
-        learnable = np.inf if constant else LEARNT_NOTHING * variance
+        learnable = np.inf if constant else USELESS_ERROR_SHARE * variance
         results = self._search(problem, learnable, key, end)
         self.alpha_ = _largest_near_the_best(results, len(judged))
         self.result_ = results[self.alpha_]
         if _error(self.result_) > learnable:
-            where = "in the data" if held_out is None else "on the part that was set aside"
+            where = "the data" if held_out is None else "the held-out samples"
             warn(
-                f"the network is no better than the mean of y {where}: X may say nothing about y, "
-                "or it takes more samples, a smaller alpha, or another depth, width or activation.",
+                f"the network predicts y no better than the mean of y does, on {where}: y may not "
+                "depend on X; otherwise use more samples, a smaller alpha, or another depth, width "
+                "or activation.",
             )
         run = self.result_.run
         self.certificate_ = self.result_.certificate
         self.n_iter_ = int(run.history["iteration"][run.best, -1])
         if not self.n_iter_:
-            warn(
-                "no step was taken: max_seconds was over while it was compiled; give more.",
-            )
+            warn(f"no step was taken: {run.reason[run.best]}")
         self.loss_curve_ = run.history["loss"][run.best].tolist()
         if held_out is not None:
             self.validation_curve_ = run.history["validation_loss"][run.best].tolist()
@@ -179,11 +186,16 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
                 f"alpha={brief(self.alpha)} must be a non-negative, finite number, or None."
             )
         if isinstance(self.options, dict) and "l2" in self.options:
-            raise ValueError("options has l2, which is called alpha here; give alpha=….")
+            raise ValueError("options: got l2, which is called alpha here; give alpha=….")
+        if isinstance(self.method, Method) and self.method.l2:
+            raise ValueError(
+                f"method: got l2={self.method.l2:g}, which is called alpha here; give "
+                f"alpha={self.method.l2:g} and leave l2 out."
+            )
         if self.early_stopping and not 0 < number(self.validation_fraction) < 1:
             raise ValueError(
-                f"validation_fraction={brief(self.validation_fraction)} is the part of the samples "
-                "that is set aside; give a number between 0 and 1, such as 0.1."
+                f"validation_fraction: got {brief(self.validation_fraction)}, expected a number "
+                "between 0 and 1, the share of the samples that is held out; give one such as 0.1."
             )
 
     def _standardised(self, X, y) -> tuple[np.ndarray, np.ndarray]:
@@ -194,8 +206,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
         except OverflowError:
             raise ValueError(
-                "X or y has a whole number that is too large for a float64; state the data in "
-                "other units."
+                "X, y: got a whole number too large for a float64; give the data in other units."
             ) from None
         X = table("X", X)
         Y = table("y", np.asarray(y, np.float64).reshape(len(X), -1))
@@ -204,7 +215,9 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         self.y_mean_, self.y_scale_ = _mean_and_scale(Y, self.scale)
         return (X - self.x_mean_) / self.x_scale_, (Y - self.y_mean_) / self.y_scale_
 
-    def _search(self, problem: Regression, learnable: float, key: int, end: float | None) -> dict:
+    def _search(
+        self, problem: Regression, learnable: float, key: int, end: float | None
+    ) -> dict[float, Result]:
         """Train with one penalty after another: {penalty: result}.
 
         Parameters
@@ -218,7 +231,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         if self.warm_start and hasattr(self, "result_"):
             networks = self._previous_weights(problem)
         held_out = problem.validation is not None
-        alphas = ALPHAS if held_out else ALPHAS_OF_ALL
+        alphas = ALPHAS if held_out else ALPHAS_WITHOUT_HELD_OUT
         if self.alpha is not None:
             alphas = (self.alpha,)
         results = {}
@@ -233,7 +246,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
                 results[alpha] = result
             if interrupted:
                 warn(
-                    f"the fit was interrupted, {remaining} of {len(alphas)} penalties before its "
+                    f"the fit was interrupted: {done} of {len(alphas)} penalties were tried to the "
                     "end.",
                 )
             if interrupted or (not held_out and _error(result) <= learnable):
@@ -247,19 +260,27 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         key: int,
         networks: list | None,
         seconds: float | None,
-    ):
+    ) -> Result:
+        """The result of training with one penalty; the parameters are those of `_search`.
+
+        Parameters
+        ----------
+        alpha : the penalty.
+        networks : the weights of all networks at the start; None for random ones.
+        seconds : the time for it, or None.
+        """
         model = self.model
         method = self.method
         if method == "auto" and alpha > 0:
             # with a penalty Gauss-Newton converges to the zero network from most starts
             model = "ls"
             method = "lbfgs"
-        options = {"l2": alpha, "patience": PATIENCE_ITERATIONS, "scale": False} | (
-            self.options or {}
-        )
+        options = {"l2": alpha, "patience": PATIENCE_ITERATIONS, "scale": False}
         if isinstance(method, Method):
-            method = replace(method, l2=alpha, scale=False)
-            options = self.options
+            method = replace(_where_default(method, options), l2=alpha)
+            options = self.options  # `plan` refuses options together with a method object
+        else:
+            options = options | (self.options or {})
         chosen = plan(
             problem,
             self.depth,
@@ -291,8 +312,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         previous = [first[0][0].shape[1], *(len(b) for _, b in first)]
         if len(weights) != self.n_init or sizes != previous:
             raise ValueError(
-                "warm_start needs the inputs, outputs, layers and number of networks of the last "
-                "fit; set warm_start=False."
+                f"warm_start: got {self.n_init} networks with layers of {sizes} units, expected "
+                f"{len(weights)} with {previous} as in the last fit; set warm_start=False."
             )
         return weights
 
@@ -306,8 +327,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         bad = ~np.isfinite(Y).all(1)
         if bad.any():
             raise ValueError(
-                f"the network is not finite at row {bad.argmax()} of X, which is far out of the "
-                "range it was fitted on."
+                f"predict: the network is not finite at row {bad.argmax()} of X, which is far "
+                "outside the range of the data of the fit; give values within that range."
             )
         return Y[:, 0] if self._y_ndim == 1 else Y
 
@@ -318,15 +339,26 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         return tags
 
 
-def _largest_near_the_best(results: dict, samples: int) -> float:
+def _where_default(method: Method, values: dict[str, Any]) -> Method:
+    """The method with these values in the fields that have the default of its class."""
+    unchanged = {
+        each.name: values[each.name]
+        for each in fields(method)
+        if each.name in values and getattr(method, each.name) == each.default
+    }
+    return replace(method, **unchanged)
+
+
+def _largest_near_the_best(results: dict[float, Result], samples: int) -> float:
     """The largest penalty whose error is near the smallest; `samples` were used to judge it."""
     errors = {alpha: _error(result) for alpha, result in results.items()}
-    near = (1 + min(MARGIN, MARGIN_OF_ONE_SAMPLE / samples)) * min(errors.values())
+    margin = min(NEAR_BEST_MARGIN, NEAR_BEST_MARGIN_TIMES_SAMPLES / samples)
+    near = (1 + margin) * min(errors.values())
     alphas = (alpha for alpha, error in errors.items() if error <= near)
     return max(alphas, default=next(iter(results)))  # no error is near if all are NaN
 
 
-def _error(result) -> float:
+def _error(result: Result) -> float:
     """The mean square error of the best network on held-out samples, or without any on the data."""
     run = result.run
     name = "validation_loss" if "validation_loss" in run.history else "mean_squared_loss"

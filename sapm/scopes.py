@@ -1,6 +1,5 @@
-"""Numerical scopes: double precision in JAX, and one thread of BLAS.
-
-Both hold for the length of a call and leave the user's global settings as they were.
+"""What holds within a call: double precision in JAX, one thread of BLAS, and signals that set a
+flag. The user's global settings are left as they were. And what is known of the process.
 """
 
 from __future__ import annotations
@@ -71,6 +70,23 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+# ---------------------------------------------------------------- the process
+
+
+def first_process() -> bool:
+    """Whether this is the first process, which prints and writes files."""
+    import jax
+
+    return jax.process_index() == 0
+
+
+def installed_memory() -> float:
+    """Bytes of memory of this machine; infinite where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return float("inf")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # ---------------------------------------------------------------- interrupts

@@ -168,7 +168,7 @@ def load_problem(text: str, method: str = "auto") -> NamedProblem:
         if not name:
             example = names[0] if names else "name"
             raise ValueError(
-                f"{text} is a file, and names no problem in it{listing}: give {path}:{example}."
+                f"{text}: got a file without the name of a problem{listing}; give {path}:{example}."
             )
         raise ValueError(f"{path} has no {shown(name)!r}{listing}.")
     from sapm.problem.pde import PROBLEMS

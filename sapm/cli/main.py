@@ -57,6 +57,7 @@ from sapm.cli.terminal import (
 from sapm.errors import warn
 
 if TYPE_CHECKING:
+    from sapm.problem.pde import Problem
     from sapm.results.result import Result
     from sapm.results.solution import Solution
     from sapm.training.run import Plan
@@ -108,7 +109,7 @@ class Job:
     folder : where the run is kept; None if it is not.
     problem_option : " --problem …", or "" if no problem was given.
     title : the title of its page.
-    not_begun : "; not begun: …" with the models that an interrupt leaves out.
+    not_begun : "; not started: …" with the models that an interrupt leaves out.
     """
 
     name: str
@@ -129,7 +130,7 @@ class Job:
             return ""
         if ended:
             report = f"sapm report {shlex.quote(str(self.folder))}{self.problem_option}"
-            return f"the run had ended, and its page is written by: {report}{self.not_begun}"
+            return f"the run has ended; write its page with: {report}{self.not_begun}"
         if (self.folder / "checkpoint" / "latest.sapm").exists():
             return f"continue with: {self.resume_command}{self.not_begun}"
         return ""
@@ -137,7 +138,7 @@ class Job:
 
 @app.command(cls=CommandWithSettings)
 @guarded
-def run(
+def run(  # noqa: PLR0913
     problem: Annotated[
         str, typer.Argument(help="A built-in problem (see: sapm list) or file.py:name.")
     ],
@@ -213,16 +214,16 @@ def run(
             folder,
             f" --problem {shlex.quote(problem)}",
             stated.name,
-            f"; not begun: {later}" if later else "",
+            f"; not started: {later}" if later else "",
         )
 
     return _train([job(k, model) for k, model in enumerate(names)], as_json)[1]
 
 
-def _warn_of_equal_plans(problem: Any, plans: list[Plan]) -> None:
+def _warn_of_equal_plans(problem: Problem, plans: list[Plan]) -> None:
     """Warn if method="auto" trains several models in the same way, on the true loss."""
     from sapm.driver.settings import unseparable
-    from sapm.training.devices import first_process
+    from sapm.scopes import first_process
 
     if first_process() and all(plan.true_loss_from_start and plan.why for plan in plans):
         hint = "" if unseparable(problem) else "; use --method gauss-newton to compare them"
@@ -233,14 +234,14 @@ def _warn_of_equal_plans(problem: Any, plans: list[Plan]) -> None:
 
 @app.command()
 @guarded
-def resume(
+def resume(  # noqa: PLR0913
     path: Annotated[Path, typer.Argument(help="The folder of a run or of a reproduction.")],
     max_iter: Annotated[
         int | None,
         typer.Option(help="Total number of iterations, from the start; by default as before."),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(help="Maximum training time from now, in s.")
+        float | None, typer.Option(help="Further training time, in seconds.")
     ] = None,
     problem: ProblemCode = None,
     jobs: Jobs = 1,
@@ -255,10 +256,10 @@ def resume(
     """Continue a run. With the same number of devices the result equals that of an uninterrupted
     run bit for bit, otherwise up to rounding.
     """
-    from sapm.studies.reproduce import PLAN, read_plan
+    from sapm.studies.reproduce import PLAN_FILE_NAME, read_plan
 
     device_count = parse_devices(devices)
-    reproduction = (path / PLAN).exists()
+    reproduction = (path / PLAN_FILE_NAME).exists()
     if reproduction and (distributed or processes is not None or devices is not None):
         raise ValueError(
             f"{path} is a reproduction, which runs on one device; leave out --devices, "
@@ -268,7 +269,7 @@ def resume(
     if reproduction:
         if max_iter is not None or max_seconds is not None:
             raise ValueError(
-                f"{path} is a reproduction, whose plan says how long; leave out --max-iter and "
+                f"{path} is a reproduction, and its plan sets its length; leave out --max-iter and "
                 "--max-seconds."
             )
         return run_reproduction(path, read_plan(path), jobs, quiet, as_json)
@@ -284,8 +285,8 @@ def resume(
         )
         if not as_json and _took_no_step(result, folder, last_iteration):
             show(
-                f"{folder} had already ended, so there was nothing to do; --max-iter beyond "
-                f"{last_iteration} continues it"
+                f"{folder} has already ended, so nothing was done; to continue it, give --max-iter "
+                f"above {last_iteration}"
             )
         return result
 
@@ -355,7 +356,7 @@ def _show_result(result: Result, job: Job, answers: dict[str, dict] | None) -> N
     """
     from sapm.results.files import Folder
     from sapm.results.table import heading, outcome
-    from sapm.training.devices import first_process
+    from sapm.scopes import first_process
 
     estimated = False
     try:
@@ -378,7 +379,7 @@ def _estimate(result: Result) -> bool:
     """Estimate the error, which the result caches; a failure is only a warning."""
     from sapm.problem.functions import USER_ERRORS
     from sapm.results.table import error_unknown, outcome
-    from sapm.training.devices import first_process
+    from sapm.scopes import first_process
 
     if error_unknown(result) and first_process():
         show_transient("estimating the error …")
@@ -386,7 +387,7 @@ def _estimate(result: Result) -> bool:
         outcome(result, True)
     except USER_ERRORS as error:
         warn(
-            "the error could not be estimated, so that no page is written: "
+            "no page is written, since the error could not be estimated: "
             f"{type(error).__name__}: {sentence(error)}"
         )
         return False
@@ -395,7 +396,7 @@ def _estimate(result: Result) -> bool:
 
 def _show_folder(job: Job, result: Result, as_json: bool) -> None:
     """Print where a run is kept, and how to continue it if it has not ended."""
-    from sapm.training.devices import first_process
+    from sapm.scopes import first_process
     from sapm.training.run import Status
 
     if job.folder is None or not first_process():

@@ -45,7 +45,7 @@ def demo(
     results = run_demo(not quiet and not as_json)
     if any(result.run.cut for result in results.values()):
         print(
-            "sapm: interrupted; no page is written, since demo writes it at its end.",
+            "sapm: interrupted; no page was written, since the demo writes it at the end.",
             file=sys.stderr,
         )
         return ExitCode.INTERRUPTED
@@ -140,23 +140,28 @@ def _show_reproduction(rows: list[Row], written: list[Path], quick: bool) -> Non
         show(f"{name}: {verdict(row)}")
     if quick:
         show(
-            "--quick makes a small part of the paper's runs, with fewer seeds and iterations. "
-            "Without it, all of them are reproduced. docs/reproduction.md explains the variants."
+            "--quick runs a small part of the paper's experiments, with fewer seeds and "
+            "iterations. Without it, all of them run. docs/reproduction.md explains the variants."
         )
     show(f"written: {', '.join(map(str, written))}")
 
 
 @app.command()
 @guarded
-def bench(
+def bench(  # noqa: PLR0913
     cases: Annotated[
-        list[str] | None, typer.Argument(help="function_1d, depth, …, all; a case; or a pattern.")
+        list[str] | None,
+        typer.Argument(help="Families (function_1d, depth, all, …), cases or patterns."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Two cases with few seeds and seconds, in ten minutes.")
     ] = False,
-    seconds: Annotated[float | None, typer.Option(help="Training time of a seed.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds: 0, 1, …")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Training time of each seed, in seconds.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds, counted from 0.")
+    ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these methods; several with commas.")
     ] = None,

@@ -18,11 +18,12 @@ from contextlib import ExitStack, contextmanager
 from enum import IntEnum
 from functools import wraps
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from sapm.errors import json_safe, shown
+from sapm.errors import is_internal, json_safe, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +68,7 @@ ProblemCode = Annotated[
     str | None,
     typer.Option(
         "--problem",
-        help="The problem again (a name or file.py:name), for what needs its code; see "
+        help="The problem (a name or file.py:name), where its code is needed; see "
         "docs/security.md.",
     ),
 ]
@@ -183,20 +184,28 @@ def _out_of_device_memory(error: BaseException) -> bool:
 
 
 def sentence(error: BaseException) -> str:
-    """The message of an error as one printable line."""
+    """The message of an error as one printable line: all of it if the package raised the error,
+    otherwise its first line.
+    """
     if isinstance(error, MemoryError) or _out_of_device_memory(error):
         detail = str(error).splitlines()[0] if str(error) else "MemoryError"
         return (
-            f"the memory is not enough ({shown(detail)}); use fewer points or seeds, or a smaller "
-            "network."
+            f"there is not enough memory ({shown(detail)}); use fewer points or seeds, or a "
+            "smaller network."
         )
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         return shown(text, MAX_ERROR_CHARACTERS)
-    first_line = (str(error).splitlines() or [""])[0].rstrip()
-    # a first line without final punctuation is cut: a name in it may contain line breaks
-    text = first_line if first_line.endswith((".", ":", "?")) else str(error)
-    return shown(text.strip(), MAX_ERROR_CHARACTERS) or type(error).__name__
+    text = str(error).strip()
+    if not _raised_here(error):  # messages of the package have line breaks only within names
+        text = text.partition("\n")[0].rstrip()
+    return shown(text, MAX_ERROR_CHARACTERS) or type(error).__name__
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Whether the statement that raised the error is in the package."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return bool(frames) and is_internal(frames[-1])
 
 
 def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:
