@@ -22,7 +22,7 @@ from jax import lax
 
 from sapm.methods import blocks, closed_forms, window
 from sapm.methods.alternating import alternating, default_order
-from sapm.numerics.lstsq import SEEDS_AXIS
+from sapm.numerics.lstsq import VMAP_SEEDS_AXIS
 
 SEED_COUNT = 10
 REPETITIONS = 3
@@ -56,7 +56,7 @@ def measure(case: engine.Case, updates) -> tuple[float, float]:
         def of_seed(work):
             return lax.fori_loop(0, sweeps, lambda _, work: step(work), work)
 
-        return jax.vmap(of_seed, axis_name=SEEDS_AXIS)(states)
+        return jax.vmap(of_seed, axis_name=VMAP_SEEDS_AXIS)(states)
 
     began = clock()
     program = jax.jit(run).lower(states, 1).compile()

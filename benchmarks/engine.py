@@ -62,7 +62,7 @@ from plain_numpy import Sapm
 from scipy.stats import qmc
 
 from sapm.methods.alternating import alternating
-from sapm.methods.closed_forms import ARMIJO, GROW, LONGEST, SHRINK
+from sapm.methods.closed_forms import ARMIJO, LONGEST_STEP, STEP_GROWTH, STEP_SHRINKAGE
 from sapm.methods.window import point_of, prepare
 from sapm.numerics import lstsq
 from sapm.numerics.activations import ACTIVATIONS
@@ -75,7 +75,7 @@ CHECKED = 3
 REPEATS = 3
 AGREE = 1e-6
 NOISE = 1e-3
-RULE = (ARMIJO, GROW, SHRINK, LONGEST)  # for the steps of a: handed to the competitors
+RULE = (ARMIJO, STEP_GROWTH, STEP_SHRINKAGE, LONGEST_STEP)  # for a: handed to the competitors
 
 
 @dataclass(frozen=True)

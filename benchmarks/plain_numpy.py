@@ -36,7 +36,7 @@ class Term:
     v, tau, t: squared norms of r, rd and d (per sample where c is given, except tau).
     """
 
-    def __init__(self, *, x, y, c, kappa, a, d, W, b, pair):
+    def __init__(self, *, x, y, c, kappa, a, d, W, b, pair):  # noqa: PLR0913
         L = len(W) - 1
         n = len(x)
         self.y = y

@@ -63,7 +63,7 @@ def seeds(files: list[dict]) -> str:
     rows = rows_of(files, "seeds")
     first = {m: r["seconds"] for m, r in rows if r["seeds"] == 10}
     return table(
-        ["machine", "seeds", "a sweep of all", "beside 10 seeds"],
+        ["machine", "seeds", "a sweep of all", "relative to 10 seeds"],
         [
             [m, str(r["seeds"]), duration(r["seconds"]), f"{r['seconds'] / first[m]:.2f} ×"]
             for m, r in rows
