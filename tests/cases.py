@@ -1,5 +1,6 @@
 """Small random problems and points, in the engine's types and in the reference's."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import jax
@@ -9,9 +10,10 @@ import reference as ref
 
 from sapm.numerics.activations import ACTIVATIONS
 from sapm.numerics.jets import Jet
-from sapm.numerics.network import Network
-from sapm.objective.penalty import Objective, Point, objective, start_point
+from sapm.numerics.network import Network, Stack
+from sapm.objective.penalty import Objective, Point, mean_square, objective, penalty, start_point
 from sapm.objective.terms import pde_term, value_term
+from sapm.objective.weights import steepness_of_term
 
 # (kind, widths m_0 … m_L, activation): depth 2 to 15, equal and unequal widths, one and several
 # outputs. The engine loops over
@@ -88,6 +90,56 @@ def random_point(
             lambda x: x + noise * rng.normal(size=x.shape), forward_point(obj, network).aux
         ),
     )
+
+
+def first_layer_defect(obj: Objective, widths, sigma, key) -> tuple[Objective, Point]:
+    """Random large weights, and labels that the top of the chain predicts exactly: only layer 1 has
+    a defect, of about 1e-3.
+    """
+    *keys, last = jax.random.split(key, len(widths))
+    network = Network.of(
+        [
+            (3 * jax.random.normal(key, (o, i)) / i**0.5, jnp.zeros(o))
+            for key, (i, o) in zip(keys, pairwise(widths), strict=True)
+        ],
+        sigma,
+    )
+    first, *above = network.stack.layers()
+    terms = []
+    aux = []
+    for term in obj.terms:
+        near = replace(term, x=term.x.like(1e-3 * term.x.value, term.x.tangents))
+        below = first(near.x)
+        u = [jax.tree.map(lambda a: a + 1e-3 * jax.random.normal(last, a.shape), below)]
+        for layer in above:
+            u.append(layer.apply(sigma, u[-1]))
+        y = near.y + near.residual(u[-1])
+        if not near.uses_value:
+            u[-1] = replace(u[-1], value=jnp.zeros((len(y), 0)))
+        terms.append(replace(near, y=y))
+        aux.append(Stack.of(u, network.stack.run))
+    return replace(obj, terms=tuple(terms)), Point(network, tuple(aux))
+
+
+def losses_with_a_first_layer_defect(obj: Objective, widths, sigma, draws: int = 30) -> tuple:
+    """Of random draws: the true loss, SAPM's, PM's, and the Lipschitz constant of the residuals (0
+    where they are linear).
+    """
+
+    @jax.jit
+    @jax.vmap
+    def measured(key):
+        drawn, point = first_layer_defect(obj, widths, sigma, key)
+        pairs = [(t, u) for t, u in zip(drawn.terms, point.aux, strict=True) if t.nonlinear]
+        steep = [steepness_of_term(term, point.network(term.x), u.top) for term, u in pairs]
+        return (
+            mean_square(point.network, drawn.terms),
+            penalty(drawn, point),
+            penalty(replace(drawn, model="pm"), point),
+            jnp.max(jnp.array([0.0, *steep])),
+        )
+
+    return tuple(np.asarray(x) for x in measured(jax.random.split(jax.random.key(0), draws)))
 
 
 def to_reference(config, obj: Objective, point: Point):

@@ -63,6 +63,11 @@ def forget_programs():
     jax.clear_caches()
 
 
+def pytest_xdist_auto_num_workers(config):
+    """One worker more than processors: some tests wait for programs that they have started."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """`slow_cases` names the cases of a test that are slow; one that is not there is a mistake."""

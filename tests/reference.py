@@ -499,7 +499,7 @@ def theorem_1_sharp(B, L, beta=None):
     return 1.0 + sum(B ** (2 * (L - l)) / fixed(beta, l) for l in range(1, L))
 
 
-def theorem_3_printed(C_s, B_ds, C_ds, B_c, d, L, alpha=None, beta1=None, beta2=None):
+def theorem_3_printed(C_s, B_ds, C_ds, B_c, d, L, alpha=None, beta1=None, beta2=None):  # noqa: PLR0913
     """Theorem 3: J is at most this times J_S; C_s, B_ds, C_ds as in CONSTANTS, |c_i| <= B_c; beta_L
     is read as 1.
     Kept as printed: for B_ds, C_s < 1 < C_ds its maximum lacks B_c^2 C_ds^2 (power 0) and the bound

@@ -23,6 +23,8 @@ def test_few_files_and_functions_take_part(name):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
+    assert "driver/solve.py" in found["files"]
+    assert not found["unlisted"], "list them in DECISIONS or FOLLOWING of tools/trace.py"
     over = {
         what: len(found[what]) for what, most in CEILINGS[name].items() if len(found[what]) > most
     }

@@ -7,6 +7,9 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import onnx.reference
@@ -20,6 +23,7 @@ from sapm.catalogue import CATALOGUE
 from sapm.cli import terminal
 from sapm.cli.main import app
 from sapm.errors import json_safe
+from sapm.results import files
 from sapm.results.page import for_log_axis
 
 SMALL = (
@@ -96,7 +100,7 @@ def test_run_resume_report_predict_export(tmp_path, monkeypatch):
     resumed = json.loads(call("resume", ".", "--max-iter", 16, "--json").stdout)[out.name]
     straight = json.loads(call(*asked, "--max-iter", 16, "--json").stdout)["sapm"]
     assert resumed["seeds"] == straight["seeds"] and resumed["certificate"]["holds"]
-    ended = "had already ended, so there was nothing to do; --max-iter beyond 16 continues it"
+    ended = "has already ended, so nothing was done; to continue it, give --max-iter above 16"
     assert ended in call("resume", ".", "--quiet").output
     assert (
         ended not in call("resume", ".", "--max-iter", 99, "--max-seconds", 1e-9, "--quiet").output
@@ -163,6 +167,41 @@ def test_without_torch(network, monkeypatch):
         network.to_torch()
 
 
+def test_what_is_given_to_torch(network, monkeypatch):
+    """Layers of the right sizes and numbers, in the right order; NumPy takes the part of PyTorch."""
+
+    class Linear:
+        def __init__(self, inputs, outputs, dtype):
+            self.weight = np.zeros((outputs, inputs), dtype).view(Parameter)
+            self.bias = np.zeros(outputs, dtype).view(Parameter)
+
+        def __call__(self, x):
+            return x @ self.weight.T + self.bias
+
+    class Parameter(np.ndarray):
+        def copy_(self, other):
+            assert other.shape == self.shape
+            self[...] = other
+
+    def sequential(*modules):
+        def apply(x):
+            for module in modules:
+                x = module(x)
+            return x
+
+        return apply
+
+    others = dict.fromkeys(("ReLU", "Sigmoid", "Softplus"))
+    nn = SimpleNamespace(
+        Module=object, Linear=Linear, Sequential=sequential, Tanh=lambda: np.tanh, **others
+    )
+    torch = ModuleType("torch")
+    vars(torch).update(nn=nn, float64=float, from_numpy=np.asarray, no_grad=nullcontext)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    x = np.linspace(-1, 1, 5)
+    assert np.allclose(network.to_torch()(x[:, None])[:, 0], network(x=x), rtol=1e-12)
+
+
 def test_with_torch(network):
     """The same numbers."""
     torch = pytest.importorskip("torch", exc_type=ImportError)
@@ -200,7 +239,7 @@ def test_own_problem_and_several_models(tmp_path):
         assert several in call(*command, code=2).stderr
     for bad, sentence in (
         (tmp_path / "none.py:problem", "does not exist"),
-        (tmp_path / "mine.py", "names no problem in it; it has problem"),
+        (tmp_path / "mine.py", "got a file without the name of a problem; it has problem"),
         (f"{tmp_path / 'mine.py'}:problm", "has no 'problm'; it has "),
         (f"{tmp_path / 'mine.py'}:number", "got a int, expected a sapm.PDE"),
         (f"{tmp_path / 'mine.py'}:fails", "could not be run: KeyError: 'key'"),
@@ -317,7 +356,6 @@ def test_refusals(arguments, sentence, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_a_read_only_folder_is_refused(tmp_path):
     """Nowhere to write: one sentence."""
     (tmp_path / "file").write_text("")
@@ -347,7 +385,9 @@ def test_interrupt_ends_a_series(tmp_path, monkeypatch):
         pressed.setattr("sapm.training.loop.Training.advance", interrupt)
         stopped = call(*asked, "--out", out, code=130)
         assert set(json.loads(stopped.stdout)) == {"ls"} and not (out / "pm").exists()
-        again = f"continue with: sapm resume {out / 'ls'} --problem mine.py:problem; not begun: pm"
+        again = (
+            f"continue with: sapm resume {out / 'ls'} --problem mine.py:problem; not started: pm"
+        )
         assert again in stopped.stderr
         stopped = call("demo", "-o", tmp_path / "r.html", "-q", code=130)
         assert "interrupted" in stopped.stderr and not (tmp_path / "r.html").exists()
@@ -376,7 +416,21 @@ def test_output_that_nobody_reads_and_numbers_without_a_name():
         equal_nan=True,
     )
     for error in (MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: 9 TiB")):
-        assert terminal.expected(error) and "the memory is not enough" in terminal.sentence(error)
+        assert terminal.expected(error) and "there is not enough memory" in terminal.sentence(error)
+
+
+def test_line_breaks_in_errors():
+    """A line break is part of a name in an error of the package; of others the first line counts."""
+
+    def others_error():
+        raise ValueError("no such shape\nand a long explanation.")
+
+    said = []
+    for function in (lambda: files.read(Path("a.\nb")), others_error):
+        with pytest.raises((ValueError, FileNotFoundError)) as caught:
+            function()
+        said.append(terminal.sentence(caught.value))
+    assert said[0].startswith(r"a.\nb does not exist") and said[1] == "no such shape"
 
 
 @pytest.mark.slow
@@ -424,7 +478,7 @@ problem = sapm.PDE(sapm.Box(t=(0, 1), x=(0, 1)), lambda p, u: u.t - u.xx, [start
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("always:the error could not be estimated")
+@pytest.mark.filterwarnings("always:no page is written")
 def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     """The run is over, and its table is shown; so it is when Ctrl-C ends the run, without an
     estimate.
@@ -438,11 +492,11 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     monkeypatch.setattr("sapm.results.result.Result.error_estimate", pressed)
     asked = ("run", "heat.py:problem", *SMALL, "--max-iter", 2, "--quiet")
     cut = call(*asked, code=130)
-    assert "true loss" in cut.output and "had begun" not in cut.output
+    assert "true loss" in cut.output and "has ended" not in cut.output
     assert "error_estimate" not in json.loads(call(*asked, "--json", code=130).stdout)["sapm"]
     kept = call(*asked, "--out", "kept", code=130)
     assert (
-        "the run had ended, and its page is written by: sapm report kept --problem heat.py:problem"
+        "the run has ended; write its page with: sapm report kept --problem heat.py:problem"
         in kept.output
     )
     assert (tmp_path / "kept" / "model.sapm").exists()
@@ -453,7 +507,7 @@ def test_an_interrupt_while_the_error_is_estimated(tmp_path, monkeypatch):
     monkeypatch.setattr("sapm.results.result.Result.error_estimate", fails)
     lost = call(*asked, "--json")
     assert (
-        "the error could not be estimated, so that no page is written: AssertionError: u is"
+        "no page is written, since the error could not be estimated: AssertionError: u is"
         in lost.stderr
     )
     assert len(json.loads(lost.stdout)["sapm"]["seeds"]) == 2

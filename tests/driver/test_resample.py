@@ -177,9 +177,9 @@ def test_the_network_with_the_smallest_residual_elsewhere_is_kept():
     )
     assert (
         kept.explanation(0)
-        == "over. Kept is the network of iteration 30, which has the smallest residual at fresh points."
+        == "over. The network of iteration 30 is kept, since it has the smallest residual at points that were not trained on."
     )
-    assert kept.explanation(1).startswith("over. Kept is the network of iteration 45, ")
+    assert kept.explanation(1).startswith("over. The network of iteration 45 is kept, ")
     assert equal(Lowest.before(kept, 2), lowest) and lowest.applied_to(
         with_last_states(kept), state
     ).explanation(0) == kept.explanation(0)
@@ -213,7 +213,6 @@ def string():
     return sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + jnp.sin(3 * p.x), [sapm.Dirichlet(0)])
 
 
-@pytest.mark.slow
 def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_problem(tmp_path):
     """The last look at fresh points is in the checkpoint too."""
     whole = sapm.solve(string(), **EVERY_2, max_iter=5, out=tmp_path / "run")
@@ -284,7 +283,6 @@ def test_no_more_points_than_a_step_can_take(monkeypatch):
     assert len(result.samples.terms[0].y) == 40
 
 
-@pytest.mark.slow
 def test_a_result_so_far_keeps_what_the_run_keeps(tmp_path):
     """A file that a callback saves is continued to the same end."""
     problem = sapm.PDE(
@@ -302,7 +300,7 @@ def test_a_result_so_far_keeps_what_the_run_keeps(tmp_path):
         assert resumed.table == whole.table
 
 
-def test_what_a_callback_returns(capsys):
+def test_what_a_callback_returns():
     """True stops; the number of letters that were written does not, nor does nothing at all."""
     for returned, end in (
         (3, 6),
@@ -379,6 +377,15 @@ def test_the_callback_ends_a_run_whose_seeds_have_ended(monkeypatch):
     assert sapm.solve(bent(), **EVERY_2, max_iter=5).run.iterations == 3
 
 
+def test_time_that_ends_just_before_a_visit_is_out_of_time(monkeypatch):
+    """The seeds have not run all iterations, although they have reached the visit."""
+    passed = property(lambda self: 100.0 * (self.iteration >= 2))
+    monkeypatch.setattr(Training, "seconds", passed)
+    result = sapm.solve(bent(), **EVERY_2, max_iter=5, max_seconds=50)
+    assert result.run.iterations == 2 and result.run.status == (Status.OUT_OF_TIME,)
+    assert result.table[0]["reason"].startswith("the time was up (50 s in all")
+
+
 @pytest.mark.slow
 def test_every_seed_stands_for_its_own_best(tmp_path):
     """Table, ranking, file and what is loaded from it agree, and a run that is continued."""
@@ -396,7 +403,7 @@ def test_every_seed_stands_for_its_own_best(tmp_path):
         scores
     )
     told = " ".join(str(result.summary(estimate=False)).split())
-    assert f"of different points; the best, seed {result.best.seed}, has the smallest" in told
+    assert f"to different points; the best, seed {result.best.seed}, has the smallest" in told
     result.save(tmp_path / "a.sapm")
     back = sapm.load(tmp_path / "a.sapm", problem)
     x = result.samples.test["x"]

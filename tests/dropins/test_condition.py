@@ -3,6 +3,7 @@ end, u'(1) + u(1)³ = 1, with u(0) = 3.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from sapm.methods.linearise import dense, flatten
 from sapm.numerics.jets import Jet
 from sapm.numerics.network import initialise
 from sapm.objective.penalty import objective
+from sapm.problem.advice import ill_posed
 from sapm.problem.conditions import BoundaryCondition, OnFaces
 from sapm.scopes import float64
 
@@ -48,7 +50,7 @@ def rod(end=None):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"method": "gauss-newton", "max_iter": 40},
+        {"model": "ls", "method": "gauss-newton", "max_iter": 40},
         {"model": "sapm", "method": "gauss-newton", "max_iter": 40},
         {"model": "ls", "method": "lbfgs", "max_iter": 2000},
     ],
@@ -58,6 +60,11 @@ def test_it_trains(settings):
     result = sapm.solve(rod(), **TINY, **settings, progress=False)
     assert result.table[0]["solution_error"] < 1e-3
     assert result.table[0]["loss"] < 1e-3 * result.table[0]["initial_loss"]
+    if settings["model"] == "sapm":
+        assert result.certificate.holds
+        assert result.certificate.reason.startswith("Theorem 5 holds")
+    else:
+        assert result.certificate.bound == 1
 
 
 def test_the_jacobian_is_that_of_jax():
@@ -150,6 +157,41 @@ def test_a_linear_condition_with_its_own_operator():
         assert np.allclose(term.residual(u), 2 + 2 * 3 - 5)
 
 
+@dataclass(frozen=True)
+class Velocity(OnFaces):
+    """∂u/∂t = g on the faces that are named."""
+
+    about: ClassVar[str] = "derivative"
+
+    def operator(self, domain, x):
+        return np.zeros(len(x)), np.eye(x.shape[1])[np.zeros(len(x), int)]
+
+
+def test_a_condition_of_ones_own_gives_the_initial_velocity():
+    """No warning says that it is missing. Without it, one does."""
+
+    def string(*conditions):
+        start = sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x))
+        box = sapm.Box(t=(0, 1), x=(0, 1))
+        return sapm.PDE(box, lambda p, u: u.tt - u.xx, [start, sapm.Dirichlet(0.0), *conditions])
+
+    missing = "add sapm.InitialVelocity"
+    for condition in (Velocity(0.0, faces=["t-"]), sapm.Neumann(0.0, faces=["t-"])):
+        assert missing not in ill_posed(string(condition))
+    with pytest.warns(UserWarning, match=missing):
+        string()
+
+
+def test_an_operator_that_would_be_ignored_is_refused():
+    with pytest.raises(TypeError, match="got an operator and about='value'"):
+
+        class Ignored(OnFaces):
+            about: ClassVar[str] = "value"
+
+            def operator(self, domain, x):
+                return np.ones(len(x)), np.zeros_like(x)
+
+
 class Own(BoundaryCondition):
     """A condition of no kind that a PDE can make a term of."""
 
@@ -160,7 +202,7 @@ class Own(BoundaryCondition):
 @pytest.mark.parametrize(
     ("make", "error", "sentence"),
     [
-        (lambda: rod(Own()), TypeError, "or of subclasses of these"),
+        (lambda: rod(Own()), TypeError, "or of conditions of your own"),
         (sapm.Condition, TypeError, "needs a residual, a function of the point and of u"),
         (lambda: sapm.Condition(lambda p, u: u.x, faces=3), TypeError, "expected a list of names"),
         (lambda: sapm.Condition(lambda p, u: u.x, weight=-1), ValueError, "weight=-1"),

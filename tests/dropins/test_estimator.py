@@ -68,7 +68,7 @@ def test_a_function_is_an_estimator(result):
 
 def test_a_large_error_and_a_missing_one_are_shown(result):
     large = result.summary(estimator=lambda result, seed: sapm.ErrorEstimate(0.5))
-    assert "Error estimate 5.0e-01 (relative). THIS IS NO SOLUTION." in str(large)
+    assert "Error estimate 5.0e-01 (relative). THIS IS NOT A SOLUTION." in str(large)
     none = result.summary(estimator=lambda result, seed: sapm.ErrorEstimate.missing("no data."))
     assert "No error estimate: no data." in str(none)
     with pytest.raises(TypeError, match=r"returned 0\.5; expected a sapm\.ErrorEstimate"):

@@ -55,8 +55,8 @@ def test_the_quadratic_model(loss):
     residual, root = loss.quadratic(p, y)
     gradient = 2 * jnp.einsum("nri,nr->ni", root, residual)
     hessian = 2 * jnp.einsum("nri,nrj->nij", root, root)
-    np.testing.assert_allclose(gradient, jax.vmap(jax.grad(value))(p, y), atol=1e-13)
-    np.testing.assert_allclose(hessian, jax.vmap(jax.hessian(value))(p, y), atol=1e-13)
+    np.testing.assert_allclose(gradient, jax.vmap(jax.grad(value))(p, y), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(hessian, jax.vmap(jax.hessian(value))(p, y), rtol=1e-12, atol=1e-13)
 
 
 def test_the_jacobian(terms):

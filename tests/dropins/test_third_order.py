@@ -77,7 +77,59 @@ def test_training(terms):
             state = step(state)
         last = mean_square(method.network(state), terms)
         assert last < factor * first, type(method)
-    assert "reach derivatives of order 2" in certificate(obj, method.sigma, last, last).reason
+    assert "cover derivatives up to order 2" in certificate(obj, method.sigma, last, last).reason
+
+
+SMALL = {
+    "depth": 3,
+    "width": 8,
+    "points": 60,
+    "boundary_points": 30,
+    "test_points": 40,
+    "seeds": 1,
+    "progress": False,
+}
+
+
+@pytest.fixture(scope="module")
+def short():
+    """A run of five steps."""
+    return sapm.solve(korteweg_de_vries(), **SMALL, max_iter=5)
+
+
+def test_it_is_solved_and_goes_on(short, tmp_path):
+    """The solution error falls. A saved run is loaded, and continued bit for bit."""
+    problem = korteweg_de_vries()
+    whole = sapm.solve(problem, **SMALL, max_iter=15)
+    assert whole.table[0]["solution_error"] < 0.01 * short.table[0]["solution_error"]
+    path = tmp_path / "short.sapm"
+    short.save(path)
+    x = np.array([[0.3, -1.0], [0.9, 2.5]])
+    np.testing.assert_array_equal(sapm.load(path, problem=problem).best(x), short.best(x))
+    resumed = sapm.resume(path, max_iter=15, problem=problem, progress=False)
+    np.testing.assert_array_equal(resumed.history["loss"], whole.history["loss"])
+
+
+def test_other_units_of_length(short):
+    """x counted in tens: the same losses."""
+
+    def in_units(f):
+        return lambda p: f(Coordinates(("t", "x"), jnp.stack([p.t, 10 * p.x])))
+
+    other = sapm.PDE(
+        sapm.Box(t=(0, 1), x=(-0.4, 0.4)),
+        lambda p, u: u.t + 0.6 * u.value * u.x + 1e-3 * u.xxx,
+        [
+            sapm.Initial(in_units(soliton)),
+            sapm.Dirichlet(in_units(soliton)),
+            sapm.Condition(lambda p, u: 0.1 * u.x - in_units(slope)(p), faces=["x+"]),
+        ],
+        exact=in_units(soliton),
+    )
+    loss = short.history["mean_squared_loss"]
+    assert loss[0, -1] < 0.1 * loss[0, 0]
+    scaled = sapm.solve(other, **SMALL, max_iter=5)
+    np.testing.assert_allclose(scaled.history["mean_squared_loss"], loss, rtol=1e-6)
 
 
 def test_pm_and_sapm_stop_at_second_order(terms):

@@ -24,4 +24,10 @@ def test_files_of_version_0_1(name, tmp_path):
     assert (tmp_path / "u.onnx").stat().st_size > 500
     shutil.copytree(FILES / name, tmp_path / "run")
     resumed = sapm.resume(tmp_path / "run", STEPS.get(name, 5) + 3, problem=problem, progress=False)
-    np.testing.assert_allclose(resumed.history["loss"][:, -1], expected["resumed"], rtol=1e-6)
+    # below 1e-12 of the first loss a loss is made of rounding
+    np.testing.assert_allclose(
+        resumed.history["loss"][:, -1],
+        expected["resumed"],
+        rtol=1e-6,
+        atol=1e-12 * resumed.history["loss"][:, 0].max(),
+    )

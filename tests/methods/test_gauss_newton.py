@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import relative
+from cases import losses_with_a_first_layer_defect, relative
 from general import weights
 from jacobians import weighted_residuals
 from jax.flatten_util import ravel_pytree
@@ -119,18 +119,49 @@ def fourth_order(n=6):
     return beam.samples(n, 8, 0, 1.0).terms
 
 
+def two_fields(n=6):
+    """u_t + v u_x = v, v_t - v_xx = u², the network's inputs being features."""
+    system = sapm.PDE(
+        sapm.Box(t=(0, 1), x=(0, 1)),
+        lambda p, u, v: (u.t + v.value * u.x - v.value, v.t - v.xx - u.value**2),
+        [
+            sapm.Initial(lambda p: (p.x, p.x**2)),
+            sapm.Dirichlet(0.0, faces=["x-"], of="u"),
+            sapm.Dirichlet(0.0, of="v"),
+        ],
+        features=sapm.Fourier(1),
+    )
+    return system.samples(n, 8, 0, 1.0).terms
+
+
+def hard_and_periodic(n=6):
+    """u_t + u u_x = u_xx / 10 for u = g + φ N, of the sine and the cosine of x."""
+
+    def wave(p):
+        return jnp.sin(2 * jnp.pi * p.x)
+
+    burgers = sapm.PDE(
+        sapm.Box(t=(0, 1), x=(0, 1)),
+        lambda p, u: u.t + u.value * u.x - 0.1 * u.xx,
+        [sapm.Initial(wave, hard=True), sapm.Periodic("x")],
+    )
+    return burgers.samples(n, 8, 0, 1.0).terms
+
+
 GENERAL = {"second order": (second_order, "sin"), "nonlinear": (nonlinear, "tanh")}
 # No theorem of PM and SAPM: these are trained on the true loss alone.
 HIGHER = {"third order": (third_order, "tanh"), "fourth order": (fourth_order, "sin")}
-ALL = CASES | GENERAL | HIGHER
-WIDTHS = (2, 4, 4, 4)
+STATED = {"two fields": (two_fields, "tanh"), "hard, periodic": (hard_and_periodic, "tanh")}
+ALL = CASES | GENERAL | HIGHER | STATED
+HIDDEN = (4, 4, 4)
 
 
 def make(name, model="sapm", depth=4, **more):
     terms = ALL[name][0]()
     sigma = ALL[name][1]
     obj = objective(terms, depth, model, 1.3, 0.8)
-    return gauss_newton(obj, (*WIDTHS[:depth], terms[0].y.shape[1]), sigma, **more)
+    widths = (terms[0].x.value.shape[1], *HIDDEN[: depth - 1], terms[0].y.shape[1])
+    return gauss_newton(obj, widths, sigma, **more)
 
 
 def random_point(method, start="uniform"):
@@ -145,7 +176,8 @@ def random_point(method, start="uniform"):
 @pytest.mark.parametrize("name", ALL)
 def test_the_jacobian_and_what_stands_for_it(name, monkeypatch):
     """On the forward pass, J̃ is the derivative of the weighted residuals; K, J̃ δθ and J̃ᵀ v are
-    made from its factors; and a step minimises |ρ + J δθ|² + ν |δθ|². Equations of orders 1 to 4.
+    made from its factors; and a step minimises |ρ + J δθ|² + ν |δθ|². Equations of orders 1 to 4,
+    systems, features and hard conditions.
     """
     method = make(name, "ls")
     point = random_point(method, "forward")
@@ -268,7 +300,8 @@ def test_lifted_step_is_the_minimiser_over_all_variables(name, model):
     np.testing.assert_allclose(taken[:count], wanted[:count], rtol=1e-6, atol=1e-8)
 
 
-def test_every_algebra_takes_the_same_step():
+def test_every_algebra_takes_the_same_step(monkeypatch):
+    monkeypatch.setattr("sapm.methods.gauss_newton.CG_TOLERANCE", 1e-14)
     methods = [
         make("along the flow", depth=3, algebra=algebra)
         for algebra in ("primal", "dual", "dense", "free")
@@ -283,10 +316,8 @@ def test_every_algebra_takes_the_same_step():
         ]
 
     primal, dual, solved, free = (np.asarray(x) for x in changes(random_point(methods[0])))
-    np.testing.assert_allclose(dual, primal, rtol=1e-8)
-    np.testing.assert_allclose(solved, primal, rtol=1e-8)
-    # conjugate gradients stop at 1e-4
-    assert np.linalg.norm(free - primal) < 1e-2 * np.linalg.norm(primal)
+    for other in (dual, solved, free):
+        np.testing.assert_allclose(other, primal, rtol=1e-8)
 
 
 def test_no_matrix_is_made_where_none_fits():
@@ -362,7 +393,7 @@ def test_l2_ends_at_a_stationary_point():
 
 def test_directional_terms_have_the_same_residual_and_a_bound_of_their_own():
     """One tangent along c gives the true loss of one per coordinate; its bound holds at random
-    points.
+    points, and where only the first layer has a defect. There it does not with PM's weights.
     """
     full = transport(40)
     along = [directional(term) for term in full]
@@ -388,6 +419,9 @@ def test_directional_terms_have_the_same_residual_and_a_bound_of_their_own():
     true, other, *actual = losses(jnp.arange(200))
     assert np.allclose(true, other, rtol=1e-12)
     assert all(np.all(true <= constant * loss) for loss in actual)
+    true, sapm, pm, _ = losses_with_a_first_layer_defect(obj, (2, 4, 4, 4, 1), sigma)
+    assert np.all(true <= constant * sapm)
+    assert np.any(true > constant * pm)
 
 
 @pytest.mark.slow
@@ -415,17 +449,19 @@ def test_far_below_descent():
 
 
 def test_a_point_without_tangents_stays_free():
-    """Where the tangents are zero the self-adaptive weight is too: the step must stay finite."""
+    """Where the tangents are zero the self-adaptive weight is too: the step stays finite, and
+    lowers the loss.
+    """
     method = make("transport")
     point = random_point(method)
-    still = tuple(jax.tree.map(lambda u: u, aux) for aux in point.aux)
-    still = tuple(aux.map(lambda u: Jet(u.value, jnp.zeros_like(u.tangents))) for aux in still)
+    still = [u.map(lambda u: Jet(u.value, jnp.zeros_like(u.tangents))) for u in point.aux]
 
     @jax.jit
-    def moved(point):
+    def everything(point):
         at = method.linearise(point, True)
-        return method.moved(at, method.solver(at, 0.01)(at.rho))
+        new = method.moved(at, method.solver(at, 0.01)(at.rho))
+        return new, penalty(method.objective, new), penalty(method.objective, point)
 
-    assert all(
-        bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(moved(Point(point.network, still)))
-    )
+    new, lower, loss = everything(Point(point.network, tuple(still)))
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(new))
+    assert lower <= loss

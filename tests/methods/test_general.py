@@ -9,24 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference as ref
-from cases import relative
+from cases import losses_with_a_first_layer_defect, relative
 from general import TERMS, random_case, slow_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sapm
-from sapm.catalogue import CATALOGUE
 from sapm.methods.alternating import alternating, general_order, update
-from sapm.methods.window import actual_loss, point_of, prepare
+from sapm.methods.window import point_of, prepare
 from sapm.numerics.activations import ACTIVATIONS, relu
-from sapm.objective.penalty import mean_square, penalty
+from sapm.objective.penalty import mean_square, penalty, weigh
 from sapm.objective.weights import bound, certificate, steepness, term_constants
 
 SMOOTH = [name for name in ACTIVATIONS if name != "relu"]
 both = jax.jit(lambda obj, point: (penalty(obj, point), mean_square(point.network, obj.terms)))
 
 
-@pytest.mark.parametrize(("name", "model"), [*((name, "sapm") for name in TERMS), ("second", "pm")])
+@pytest.mark.parametrize("model", ("sapm", "pm"))
+@pytest.mark.parametrize("name", TERMS)
 def test_loss_against_loops(name, model):
     for seed, noise in ((0, 0.5), (1, 3.0)):
         obj, point = random_case(name, model, seed, noise=noise)
@@ -67,6 +66,18 @@ def test_theorem_5_at_random_points(name, sigma, seed, noise, scale):
         assert relative(loss, true) < 1e-12
 
 
+@pytest.mark.parametrize("name", TERMS)
+def test_theorem_5_where_only_the_first_layer_has_a_defect(name):
+    """The layers above magnify it. SAPM's weights bound the true loss; PM's weights do not."""
+    widths = (2, 3, 4, 3, 1)
+    obj, point = random_case(name, "sapm", 0, widths, "tanh")
+    sigma = point.network.sigma
+    true, sapm, pm, steep = losses_with_a_first_layer_defect(obj, widths, sigma)
+    constant = np.array([bound(obj, sigma, each)[0] for each in steep])
+    assert np.all(true <= constant * sapm)
+    assert np.any(true > constant * pm)
+
+
 @pytest.mark.parametrize("sigma", SMOOTH)
 @pytest.mark.parametrize("name", TERMS)
 def test_the_constant_of_theorem_5(name, sigma):
@@ -95,7 +106,7 @@ def test_the_constant_of_theorem_5(name, sigma):
 
 def test_what_has_no_certificate():
     second, nonlinear = (random_case(name, "sapm", 0)[0] for name in ("second", "nonlinear"))
-    assert "σ', σ'', and relu has none" in bound(second, relu)[2]
+    assert "of σ' and a Lipschitz constant of σ''; none is known for relu" in bound(second, relu)[2]
     assert "depends on the point" in bound(nonlinear, ACTIVATIONS["sin"])[2]
 
 
@@ -110,7 +121,7 @@ def block(kind: str, l: int):
 
     def run(obj, point):
         work = update(obj, prepare(obj, point), l, kind)
-        return point_of(work), actual_loss(obj, work)
+        return point_of(work), weigh(obj, work.norms)
 
     return jax.jit(run)
 
@@ -149,9 +160,9 @@ def closed(kind: str, l: int, name: str, model: str, depth: int) -> bool:
 
 BLOCKS = [
     *((name, "sapm", (2, 3, 3, 1)) for name in TERMS),
+    ("reaction", "pm", (2, 3, 3, 1)),
     ("laplace", "pm", (2, 4, 3, 1)),
-    ("second", "sapm", (2, 3, 1)),
-    ("nonlinear", "sapm", (2, 3, 1)),
+    *((name, model, (2, 3, 1)) for name in ("second", "nonlinear") for model in ("sapm", "pm")),
 ]
 
 
@@ -181,111 +192,14 @@ def test_blocks_never_raise_the_loss_and_closed_forms_are_stationary(name, model
             elif old > 1e-4 * before**0.5:
                 assert float(loss) < before, where
                 fell += 1
-    assert fell > obj.depth or all(
-        closed(kind, l, name, model, obj.depth) or kind == "a"
-        for kind, l in general_order(obj.depth, name != "reaction")
-    )
+    assert fell > (0 if name == "reaction" else obj.depth)
 
 
 def test_orders_that_are_not_known():
     obj, _ = random_case("second", "sapm", 0)
-    for order, shared in (((("a-relu", 1),), False), ((("S", 3),), False), (None, True)):
+    for order, shared in (((("c", 1),), False), ((("S", 3),), False), (None, True)):
         with pytest.raises(
             ValueError,
             match=r"expected blocks W, b, Wb, d, S, a, at layers|shared=True is for value terms",
         ):
             alternating(obj, (2, 3, 3, 1), "sin", order, shared=shared)
-
-
-# ---------------------------------------------------------------- runs
-
-
-RUNS = [
-    (name, model, method)
-    for name in ("poisson_2d", "nonlinear_poisson")
-    for model in ("sapm", "pm")
-    for method in ("alternating", "gauss-newton", "lbfgs", "adam")
-]
-
-
-@pytest.mark.parametrize(("name", "model", "method"), RUNS)
-def test_textbook_problems_by_separated_layers(name, model, method):
-    """The loss falls and never rises; the certificate holds at the end, and along the run where
-    there is a constant.
-    """
-    size = {
-        "depth": 2,
-        "width": 5,
-        "points": 20,
-        "boundary_points": 12,
-        "test_points": 10,
-        "seeds": 1,
-        "max_iter": 40 if method == "adam" else 5,
-    }
-    result = sapm.solve(
-        CATALOGUE[name].problem(),
-        **size,
-        activation="tanh",
-        model=model,
-        method=method,
-        options={"learning_rate": 0.05} if method == "adam" else None,
-        progress=False,
-    )
-    loss = result.history["loss"][0]
-    found = result.certificate
-    assert loss[-1] < 0.9 * loss[0]
-    if method != "adam":
-        assert np.all(np.diff(loss) <= 1e-12 * loss[:-1])
-    assert result.config["model"] == model and np.any(
-        loss != result.history["mean_squared_loss"][0]
-    )
-    if model == "pm":
-        assert found.holds is None and "PM" in found.reason
-        return
-    assert found.holds and found.bound > 1 and found.reason.startswith("Theorem 5 holds")
-    ratio = result.history["bound_ratio"][0]
-    assert np.all(np.isnan(ratio)) if name == "nonlinear_poisson" else np.all(ratio <= 1)
-
-
-def test_units_of_a_nonlinear_problem():
-    """Its right side is what the residual is at u = 0; the data at the boundary are the rounding of
-    sin π.
-    """
-    assert 0.1 < CATALOGUE["nonlinear_poisson"].problem().samples(30, 12, 0).scaling.size < 10
-
-
-@pytest.mark.slow
-def test_gauss_newton_solves_poisson_on_the_sapm_loss():
-    size = {
-        "depth": 3,
-        "width": 10,
-        "points": 100,
-        "boundary_points": 60,
-        "seeds": 1,
-        "max_iter": 40,
-    }
-    result = sapm.solve(
-        CATALOGUE["poisson_2d"].problem(), **size, method="gauss-newton", progress=False
-    )
-    assert result.table[0]["solution_error"] < 1e-4 and np.all(result.history["bound_ratio"] <= 1)
-
-
-@pytest.mark.parametrize("method", ["alternating", "gauss-newton"])
-def test_runs_go_on_bit_for_bit(method, tmp_path):
-    size = {
-        "depth": 2,
-        "width": 4,
-        "points": 12,
-        "boundary_points": 8,
-        "test_points": 5,
-        "seeds": 2,
-        "method": method,
-    }
-    problem = CATALOGUE["nonlinear_poisson"].problem()
-    whole = sapm.solve(problem, **size, max_iter=4, progress=False)
-    sapm.solve(problem, **size, max_iter=2, progress=False).save(tmp_path / "a.sapm")
-    resumed = sapm.resume(tmp_path / "a.sapm", max_iter=4, problem=problem, progress=False)
-    assert (
-        np.array_equal(resumed.history["loss"], whole.history["loss"])
-        and resumed.certificate == whole.certificate
-    )

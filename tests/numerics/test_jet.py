@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import SHAPES, relative
+from cases import SHAPES, nested, relative
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sapm.numerics.activations import ACTIVATIONS, activation, sincos
 from sapm.numerics.jets import Jet, channel, jet_of, lift, multiplied, polarised
+from sapm.numerics.layers import Dense
 from sapm.numerics.network import initialise
 
 
@@ -22,8 +23,8 @@ def test_activation_derivatives(sigma):
     value, slope = sigma.pair(x)
     _, slope_ad = jax.jvp(sigma, (x,), (jnp.ones_like(x),))
     _, curve_ad = jax.jvp(lambda x: sigma.pair(x)[1], (x,), (jnp.ones_like(x),))
-    np.testing.assert_allclose(slope, slope_ad, atol=1e-14)
-    np.testing.assert_allclose(sigma.curve(x, value, slope), curve_ad, atol=1e-14)
+    np.testing.assert_allclose(slope, slope_ad, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(sigma.curve(x, value, slope), curve_ad, rtol=1e-12, atol=1e-14)
     assert np.all(np.isfinite(value))
 
 
@@ -134,7 +135,7 @@ def test_derivatives_of_any_order(sigma):
     by_series = sigma.derivatives(x, 6)
     by_jvp = replace(sigma, series=None).derivatives(x, 6)
     for a, b in zip(by_series, by_jvp, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-11)
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
 
 
 def along_curve(f, x, v, order):
@@ -183,7 +184,7 @@ def test_jets_of_order_two_are_those_of_forms():
     single = network(Jet(x, jnp.pad(eye, ((0, 0), (0, 2), (0, 0))), (), (2, 2)))
     np.testing.assert_allclose(combined.tangents[:, :2], single.tangents[:, :2], rtol=1e-13)
     difference = single.tangents[:, 2] - single.tangents[:, 3]
-    np.testing.assert_allclose(combined.tangents[:, 2], difference, atol=1e-13)
+    np.testing.assert_allclose(combined.tangents[:, 2], difference, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("exponents", [(3, 0), (2, 1), (2, 2), (1, 1, 1), (4, 2), (2, 2, 2)])
@@ -215,9 +216,65 @@ def test_jets_of_functions_and_products(orders):
     whole = jet_of(lambda p: f(p) * g(p), x)
     parts = multiplied(jet_of(f, x), jet_of(g, x))
     np.testing.assert_allclose(parts.value, whole.value, rtol=1e-13)
-    np.testing.assert_allclose(parts.tangents, whole.tangents, atol=1e-12)
+    np.testing.assert_allclose(parts.tangents, whole.tangents, rtol=1e-12, atol=1e-12)
     inner = jet_of(lambda p: 2 * p, x)
     lifted = lift(ACTIVATIONS["tanh"], inner)
     np.testing.assert_allclose(
-        lifted.tangents, jet_of(lambda p: jnp.tanh(2 * p), x).tangents, atol=1e-12
+        lifted.tangents, jet_of(lambda p: jnp.tanh(2 * p), x).tangents, rtol=1e-12, atol=1e-12
     )
+
+
+FORMS = {"a sum": ((1, 1),), "mixed signs": ((1, -1, 0), (0, 1, 1))}
+SMOOTH = [sigma for sigma in ACTIVATIONS.values() if sigma.name != "relu"]
+
+
+def input_jet(rng, forms, n=3, d=2) -> Jet:
+    """Random points and, at each, random directions and seeds."""
+    channels = len(forms[0]) + len(forms)
+    return Jet(
+        jnp.asarray(rng.normal(size=(n, d))), jnp.asarray(rng.normal(size=(n, channels, d))), forms
+    )
+
+
+@pytest.mark.parametrize("forms", FORMS.values(), ids=FORMS.keys())
+def test_jets_are_nested_derivatives(forms):
+    """Through σ, through a layer, and through whole networks with and without a run of equal
+    layers.
+    """
+
+    @jax.jit
+    def both(x, key):
+        found = []
+        for sigma in SMOOTH:
+            found.append((lift(sigma, x), nested(sigma, x.value, x)))
+        for sigma, widths in (("sin", (2, 3, 3, 3, 2)), ("tanh", (2, 3, 4, 1))):
+            network = initialise(key, widths, ACTIVATIONS[sigma], "xavier")
+
+            def plain(p, network=network):
+                return network(Jet(p, jnp.zeros((len(p), 0, 2)))).value
+
+            found.append((network(x), nested(plain, x.value, x)))
+        layer = Dense(jax.random.normal(key, (4, 2)), jnp.ones(4))
+        found.append((layer(x), nested(lambda p: p @ layer.W.T + layer.b, x.value, x)))
+        return found
+
+    for seed in range(5):
+        for jet, wanted in both(
+            input_jet(np.random.default_rng(seed), forms), jax.random.key(seed)
+        ):
+            assert jet.forms == wanted.forms == forms
+            assert (
+                relative(jet.value, wanted.value) < 1e-13
+                and relative(jet.tangents, wanted.tangents) < 1e-12
+            )
+
+
+def test_sincos_differentiates_again_and_again():
+    x = np.linspace(-7, 7, 101)
+
+    def f(x):
+        return sincos(x)[0]
+
+    for wanted in (np.sin, np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin):
+        assert np.allclose(jax.vmap(f)(x), wanted(x), rtol=1e-12, atol=1e-15)
+        f = jax.grad(f)

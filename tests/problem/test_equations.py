@@ -13,6 +13,8 @@ from sapm.catalogue import CATALOGUE
 from sapm.driver.settings import plan
 from sapm.methods.method import automatic
 from sapm.numerics.activations import ACTIVATIONS
+from sapm.numerics.jets import Jet
+from sapm.numerics.network import initialise
 from sapm.problem.characteristics import solve_by_characteristics
 from sapm.problem.samples import describe, from_arrays, nonlinear_terms, to_arrays
 from sapm.results.estimates import LeastSquaresCorrection
@@ -131,7 +133,7 @@ def test_x_is_not_u_and_a_number_that_changes_is_another_program():
         assert float(first(*at)[0]) == 7.0 and float(make()(*at)[0]) == 23.0 and first is not make()
 
 
-@pytest.mark.slow_cases("bent", "rod", "string")
+@pytest.mark.slow_cases("rod", "string")
 @pytest.mark.parametrize("make", [rod, string, bent])
 def test_solved_as_it_is_typed(make):
     """With all defaults but the size: Gauss-Newton straight on the true loss, and the summary says
@@ -216,12 +218,12 @@ def test_conditions_are_weighed_alike():
         (
             lambda p, u: u.t - u.xx,
             [sapm.Dirichlet(wave)],
-            "what u is at the lower end of t; add sapm.Initial",
+            "no condition gives u at the lower end of t; add sapm.Initial",
         ),
         (
             lambda p, u: u.tt - u.xx,
             [sapm.Initial(wave), sapm.Dirichlet(wave)],
-            "contains u.tt; add sapm.InitialVelocity",
+            "contains u.tt, and no condition gives u.t at the lower end of t; add sapm.InitialVelocity",
         ),
         (
             lambda p, u: u.t - u.xx,
@@ -231,7 +233,7 @@ def test_conditions_are_weighed_alike():
         (
             lambda p, u: u.xx + u.tt - 1,
             [sapm.Neumann(wave, faces=SQUARE.faces)],
-            r"u \+ constant solves it as well",
+            r"u \+ constant is a solution too",
         ),
     ],
 )
@@ -240,7 +242,6 @@ def test_what_is_left_open_is_said(residual, conditions, sentence):
         sapm.PDE(SQUARE, residual, conditions)
 
 
-@pytest.mark.slow
 def test_characteristics_with_a_reaction():
     """u_t - (t+x+1.5) u_x + (1 + x) u = f: the datum counts by a factor along the characteristic."""
 
@@ -250,14 +251,12 @@ def test_characteristics_with_a_reaction():
         return plain(p, u) + (1 + p.x) * (u.value - wave(p))
 
     problem = transport(residual=residual)
-    x = problem.domain.points(10, 30)
+    x = problem.domain.points(5, 30)
     assert np.allclose(
         solve_by_characteristics(problem, x), np.exp(x[:, 0]) * np.sin(x[:, 1]), atol=1e-8
     )
-    result = sapm.solve(problem, **TINY, max_iter=1)
-    assert result.reference_error(10) > 0
-    with pytest.raises(ValueError, match=r"and the residual contains u.xx; see error_estimate"):
-        sapm.solve(rod(), **TINY, max_iter=0).reference_error()
+    result = sapm.solve(problem, **TINY, max_iter=0)
+    assert result.reference_error(5) > 0
 
 
 def test_nonlinear_files_ask_for_the_problem(tmp_path):
@@ -270,7 +269,7 @@ def test_nonlinear_files_ask_for_the_problem(tmp_path):
     ):
         with pytest.raises(
             ValueError,
-            match="holds a nonlinear PDE, whose residual a file cannot hold; give the problem again",
+            match="holds a nonlinear PDE or a Condition, whose residual a file cannot hold; give the problem again",
         ):
             call()
     x = np.linspace(0, 1, 5)  # its network can be had without
@@ -320,7 +319,10 @@ def test_second_order_files_need_no_code(tmp_path):
         np.array_equal(resumed.history["loss"], whole.history["loss"])
         and resumed.table == whole.table
     )
-    assert sapm.load(tmp_path / "a.sapm", problem=rod()).table[0]["solution_error"] > 0
+    loaded = sapm.load(tmp_path / "a.sapm", problem=rod())
+    assert loaded.table[0]["solution_error"] > 0
+    with pytest.raises(ValueError, match=r"and the residual contains u.xx; see error_estimate"):
+        loaded.reference_error()
     other = rod(residual=lambda p, u: -1.5 * u.xx + u.value - 5 * jnp.cos(2 * p.x))
     with pytest.raises(ValueError, match=r"is not the stored one: .*/forms/operator differs"):
         sapm.load(tmp_path / "a.sapm", problem=other)
@@ -334,6 +336,15 @@ def test_a_function_called_like_a_coordinate():
     assert problem.fields == ("u", "v")
     with pytest.raises(TypeError, match=r"residual takes \(t, v, u\); it must take the point"):
         sapm.PDE(box, lambda t, v, u: u.t, [sapm.Initial(1.0)])
+
+
+def test_the_estimate_is_the_error_of_a_linear_equation(monkeypatch):
+    monkeypatch.setattr("sapm.results.estimates.FEATURES", 200)
+    for steps in (2, 4):
+        small = TINY | {"width": 6, "boundary_points": 2}
+        result = sapm.solve(rod(), **small, max_iter=steps)
+        error = result.table[0]["solution_error"]
+        assert abs(result.error_estimate().error / error - 1) < 0.05 and error > 1e-4
 
 
 @pytest.mark.slow
@@ -373,3 +384,49 @@ def solved(name, **settings):
 )
 def test_textbook_problems_are_solved(name, error):
     assert solved(name).table[0]["solution_error"] < error
+
+
+RESIDUALS = {
+    "heat": (lambda p, u: u.t - 0.3 * u.xx - p.x, ((-1,),)),
+    "wave": (lambda p, u: u.tt - 4 * u.xx, ((1, -1),)),
+    "all of it": (
+        lambda p, u: (
+            (1 + p.x**2) * u.xx + 3 * u.tx - u.tt * p.t + u.t - p.x * u.x + 5 * u.value - p.t
+        ),
+        ((-1, 1),),
+    ),
+    "of changing type": (lambda p, u: p.x * u.tt + u.xx, ((1, -1, 1),)),
+    "reaction": (lambda p, u: u.t - p.x * u.x + p.t * u.value - 1, ()),
+    "Burgers": (lambda p, u: u.t + u.value * u.x - 0.1 * u.xx, ((0, 1),)),
+    "Monge-Ampère": (
+        lambda p, u: u.tt * u.xx - u.tx**2 - jnp.exp(u.value) * p.x,
+        ((1, 0, 0), (0, 1, 0), (-1, -1, 1)),
+    ),
+    "eikonal": (lambda p, u: jnp.sqrt(u.t**2 + u.x**2 + 0.1) - p.x * u.value, ()),
+    "mixed alone": (lambda p, u: u.tx + jnp.sin(u.value), ((-1, -1, 1),)),
+}
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_terms_are_the_residual(name):
+    """On a network, and with as many channels as are needed."""
+    residual, forms = RESIDUALS[name]
+    faces = [
+        sapm.Initial(lambda p: 0.0),
+        sapm.InitialVelocity(lambda p: 0.0),
+        sapm.Dirichlet(lambda p: 0.0),
+    ]
+    problem = sapm.PDE(sapm.Box(t=(0, 1), x=(-1, 1)), residual, faces)
+    samples = problem.samples(6, 6, 6)
+    network = initialise(jax.random.key(0), (2, 5, 4, 1), ACTIVATIONS["tanh"], "xavier")
+
+    def plain(row):
+        return network(Jet(row[None], jnp.zeros((1, 0, 2)))).value[0, 0]
+
+    for term in (samples.terms[0], samples.test_equation):
+        wanted = jax.jit(lambda x: typed(residual, ("t", "x"), plain, x))(term.x.value)
+        assert np.allclose(
+            jax.jit(lambda t: t.residual(network(t.x)))(term)[:, 0], wanted, rtol=1e-12, atol=1e-13
+        )
+    assert samples.terms[0].x.forms == forms

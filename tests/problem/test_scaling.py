@@ -66,10 +66,12 @@ def test_a_network_in_other_units_is_the_same_function():
 
     x = rng.normal(size=(4, 2))
     there = scaling.original(weights)
-    assert np.allclose(f(there, x), 8.0 * f(weights, (x - scaling.center) / scaling.spread))
+    assert np.allclose(
+        f(there, x), 8.0 * f(weights, (x - scaling.center) / scaling.spread), rtol=1e-12
+    )
     back = scaling.scaled(there)
     assert all(
-        np.allclose(a, b)
+        np.allclose(a, b, rtol=1e-12)
         for pair in zip(back, weights, strict=True)
         for a, b in zip(*pair, strict=True)
     )
@@ -82,10 +84,12 @@ def test_the_loss_of_a_scaled_term_is_the_loss():
     term = scaling.term(samples.terms[0])
     assert np.abs(term.x.value).max() <= 1 + 1e-12
     assert np.allclose(
-        term.weight * term.y[:, 0] ** 2, samples.terms[0].weight * samples.terms[0].y[:, 0] ** 2
+        term.weight * term.y[:, 0] ** 2,
+        samples.terms[0].weight * samples.terms[0].y[:, 0] ** 2,
+        rtol=1e-12,
     )
     assert np.allclose(
-        directional(term).x.tangents[:, 0] * scaling.spread, samples.terms[0].linear.c
+        directional(term).x.tangents[:, 0] * scaling.spread, samples.terms[0].linear.c, rtol=1e-12
     )
 
 
@@ -119,7 +123,6 @@ def test_nonlinear_equations_in_other_units():
     assert result.table[0]["mean_squared_loss"] == pytest.approx(loss, rel=1e-9)
 
 
-@pytest.mark.slow
 def test_the_weight_of_the_boundary_is_the_strength_of_the_operator():
     """In units where inputs fill [-1, 1]: u_t + 30 u_x on [0, 1] × [0, 2π] is 2 u_s + (30/π) u_y."""
     problem = convection(30.0)
@@ -137,9 +140,10 @@ def test_the_weight_of_the_boundary_is_the_strength_of_the_operator():
     product = nonlinear_term(x, np.eye(2), (), lambda x, u, d: u * d[0])
     assert operator_strength(product, spread) == pytest.approx(1 + 4)
     result = sapm.solve(
-        problem, 3, 4, points=20, boundary_points=8, seeds=1, max_iter=1, progress=False
+        problem, 3, 4, points=20, boundary_points=8, seeds=1, max_iter=0, progress=False
     )
-    assert result.config["mu"] == problem.mu and "Boundary term × 95.2" in str(result.summary())
+    assert result.config["mu"] == problem.mu
+    assert "Boundary term × 95.2" in str(result.summary(estimate=False))
 
 
 @pytest.mark.parametrize("size", [2e11, 1e-11])

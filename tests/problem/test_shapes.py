@@ -258,7 +258,7 @@ REFUSED = {
     "nothing left": (lambda: disc() - SQUARE, "the difference is empty or too thin"),
     "nothing shared": (
         lambda: disc() & disc(1, 5),
-        "the intersection is empty or too thin: it holds none of 16384 points",
+        "the intersection is empty or too thin: it contains none of 16384 points",
     ),
     "a name twice": (
         lambda: sapm.Box(x=(0, 1)) * disc(),
@@ -291,7 +291,7 @@ REFUSED = {
         lambda: sapm.PDE(
             sapm.Ball(2, names=("t", "x")), lambda p, u: u.t, [sapm.Initial(lambda p: 0.0)]
         ),
-        "Initial needs a face where t begins, and the domain has surface",
+        "Initial: got a domain with the faces surface, expected one on which t begins",
     ),
     "points in a hole": (
         lambda: sapm.Function(SHAPES["annulus"][0], lambda p: p.x).samples(

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -50,6 +49,7 @@ FLOW = Case(
 )
 PLATE = replace(FLOW, experiment="poisson_2d")
 SHOCK = replace(FLOW, experiment="burgers", activation="tanh")
+NO_LIMIT_SECONDS = 1e6  # an answer that comes after the limit is left out
 
 
 @cache
@@ -57,9 +57,7 @@ def task_of(case):
     return Task(case)
 
 
-@pytest.mark.slow_cases(
-    "burgers-tanh-3x4", "function_1d-tanh-3x4", "poisson_2d-sin-3x4", "transport_1d-sin-3x4"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [TINY, FLOW, PLATE, SHOCK], ids=lambda case: case.name)
 @pytest.mark.usefixtures("double_precision")
 def test_peers_minimise_the_true_loss(case):
@@ -94,16 +92,7 @@ def test_peers_minimise_the_true_loss(case):
             assert np.array_equal(ours[0], theirs[0]) and np.array_equal(ours[1], theirs[1])
 
 
-@pytest.mark.slow_cases(
-    "adam-lbfgs",
-    "optimistix-bfgs",
-    "optimistix-lbfgs",
-    "optimistix-lm",
-    "optimistix-lm-cholesky",
-    "scipy-bfgs",
-    "scipy-least-squares",
-    "sklearn-mlp",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [e.name for e in ENTRIES.values() if e.group == "peer" and e.name != "deepxde"]
 )
@@ -160,10 +149,12 @@ def test_rows_without_training():
     """
     flow = task_of(FLOW)
     curve = task_of(TINY)
-    cell = train_once(random_features(flow, 60), "B", 0, 5.0)
+    cell = train_once(random_features(flow, 60), "B", 0, NO_LIMIT_SECONDS)
     assert cell["error"] < 1e-2 and cell["true_loss"] < 1e-5
     x, y = (np.asarray(a)[:, 0] for a in (curve.samples.terms[0].x.value, curve.samples.terms[0].y))
-    constant, affine = (train_once(polynomial(curve, degree), "B", 0, 1.0) for degree in (0, 1))
+    constant, affine = (
+        train_once(polynomial(curve, degree), "B", 0, NO_LIMIT_SECONDS) for degree in (0, 1)
+    )
     assert constant["true_loss"] == pytest.approx(np.var(y), rel=1e-12)
     assert affine["true_loss"] == pytest.approx(
         np.mean((np.polyval(np.polyfit(x, y, 1), x) - y) ** 2), rel=1e-10
@@ -171,7 +162,9 @@ def test_rows_without_training():
     A, _ = system(flow, lambda x: x)  # the coordinates t, x: their derivatives along c are c
     inner = np.asarray(flow.samples.terms[0].linear.c) / np.sqrt(30)
     assert np.allclose(A[:30], inner)
-    between = train_once(interpolation(Task(CASES["function_1d-relu-10x10"])), "B", 0, 1.0)
+    between = train_once(
+        interpolation(Task(CASES["function_1d-relu-10x10"])), "B", 0, NO_LIMIT_SECONDS
+    )
     assert between["error"] == pytest.approx(3.05e-4, rel=5e-3)
 
 
@@ -265,7 +258,7 @@ def test_jobs_have_cores_of_their_own(monkeypatch):
     runner.pin(child.pid, cores)
     assert sorted(os.sched_getaffinity(child.pid)) == cores == sorted(os.sched_getaffinity(0))
     child.communicate("\n")
-    monkeypatch.setattr(runner, "_cores", lambda: [0, 1, 2, 3, 8, 9])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 8, 9})
     assert runner.core_groups(3) == [(0, 1), (2, 3), (8, 9)]
     with pytest.raises(ValueError, match=r"1 to 3"):
         runner.core_groups(4)
@@ -549,7 +542,6 @@ def test_ctrl_c_ends_the_processes(tmp_path):
         while "compiling" not in process.stderr.readline():
             assert process.poll() is None
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        time.sleep(1.0)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30) == 130 and "continues where it stopped" in process.stderr.read()
     assert children and not any(Path(f"/proc/{child}").exists() for child in children[-1:])

@@ -14,7 +14,7 @@ from sapm.methods.descent import descent
 from sapm.methods.gauss_newton import gauss_newton
 from sapm.numerics.activations import sin, tanh
 from sapm.objective.penalty import objective
-from sapm.objective.terms import pde_term, value_term
+from sapm.objective.terms import pde_term, second_order_term, value_term
 from sapm.training.devices import Layout, mesh_of
 from sapm.training.loop import train
 from sapm.training.seeds import chunk
@@ -39,13 +39,25 @@ def transport(n=53):
     )
 
 
+def rod(n=21):
+    """u'' + u = cos x: a term of second order that contains u itself."""
+    x = np.linspace(-1, 1, n)[:, None]
+    return second_order_term(x, np.ones((n, 1, 1)), np.zeros((n, 1)), np.ones(n), np.cos(x[:, 0]))
+
+
 METHODS = {
     "sweeps": lambda: alternating(objective([regression()], 4), (1, 5, 5, 5, 1), tanh),
-    "sweeps, pde": lambda: alternating(
-        objective(transport(), 3), (2, 4, 4, 1), sin, start="forward"
+    "sweeps, pde": lambda: alternating(objective(transport(), 2), (2, 4, 1), sin, start="forward"),
+    "sweeps, pm": lambda: alternating(objective([regression()], 3, "pm"), (1, 4, 4, 1), tanh),
+    "sweeps, mixed": lambda: alternating(
+        objective([regression()], 3), (1, 4, 4, 1), tanh, precision="mixed"
     ),
+    "sweeps, second order": lambda: alternating(
+        objective([rod()], 2), (1, 3, 1), sin, start="forward"
+    ),
+    "second order": lambda: gauss_newton(objective([rod()], 2), (1, 3, 1), tanh, lifted=3),
     "primal": lambda: gauss_newton(
-        objective(transport(), 3), (2, 4, 4, 1), tanh, lifted=3, algebra="primal"
+        objective(transport(), 2), (2, 4, 1), tanh, lifted=3, algebra="primal"
     ),
     "dual": lambda: gauss_newton(
         objective([regression()], 3, "ls"), (1, 5, 5, 1), tanh, algebra="dual"
@@ -54,11 +66,15 @@ METHODS = {
         objective([regression()], 3, "ls"), (1, 5, 5, 1), tanh, algebra="dense"
     ),
     "free": lambda: gauss_newton(
-        objective([regression()], 3, "ls"), (1, 5, 5, 1), tanh, algebra="free"
+        objective([regression()], 2, "ls"), (1, 5, 1), tanh, algebra="free"
     ),
     "adam": lambda: descent(objective([regression()], 3), (1, 4, 4, 1), tanh, "adam", 1e-2, 1.0),
+    "lbfgs": lambda: descent(objective([regression()], 2), (1, 4, 1), tanh, "lbfgs", 1.0, 1.0),
+    "gd": lambda: descent(objective([regression()], 3, "ls"), (1, 4, 4, 1), tanh, "gd", 0.1, 1.0),
 }
-STEPS = {"sweeps": 20, "sweeps, pde": 5}
+STEPS = {"sweeps": 20, "sweeps, pde": 5, "sweeps, second order": 4}
+# another order of summation may change a number of float32 by its last digit
+RELATIVE_DIFFERENCES = {"sweeps, mixed": 1e-5}
 
 
 def mesh(seeds: int, samples: int) -> Mesh:
@@ -67,6 +83,7 @@ def mesh(seeds: int, samples: int) -> Mesh:
     )
 
 
+@pytest.mark.slow_cases("sweeps, second order")
 @pytest.mark.parametrize("kind", METHODS)
 def test_one_device_equals_several(kind, monkeypatch):
     """53 samples on 2 × 4 devices: the history and the states of one device, up to the order of
@@ -79,11 +96,15 @@ def test_one_device_equals_several(kind, monkeypatch):
     steps = STEPS.get(kind, 6)
     alone, shared = (train(method, steps, seeds=2, mesh=m) for m in (None, mesh(2, 4)))
     for name in ("loss", "mean_squared_loss"):
-        np.testing.assert_allclose(shared.history[name], alone.history[name], rtol=1e-9)
+        np.testing.assert_allclose(
+            shared.history[name], alone.history[name], rtol=RELATIVE_DIFFERENCES.get(kind, 1e-9)
+        )
+    assert np.all(alone.history["loss"][:, -1] < alone.history["loss"][:, 0])
     for x, y in zip(jax.tree.leaves(shared.states), jax.tree.leaves(alone.states), strict=True):
         assert x.shape == y.shape and x.dtype == y.dtype
         if np.issubdtype(x.dtype, np.floating) and x.size:
-            assert np.max(np.abs(x - y)) <= 1e-6 * (1 + np.max(np.abs(y)))
+            most = RELATIVE_DIFFERENCES.get(kind, 1e-6)
+            assert np.max(np.abs(x - y)) <= most * (1 + np.max(np.abs(y)))
 
 
 def crossing(method, devices: int) -> dict[str, int]:
@@ -95,7 +116,7 @@ def crossing(method, devices: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("terms", [lambda n: [regression(n)], transport])
 def test_only_sums_cross_and_they_do_not_grow_with_the_samples(terms):
-    depth = 3
+    depth = 2
 
     def method(n):
         made = terms(n)
@@ -112,7 +133,6 @@ def test_only_sums_cross_and_they_do_not_grow_with_the_samples(terms):
     assert few["all-reduce"] < 8 * 20 * (6 + 1) ** 2 * depth
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_other_devices(tmp_path):
     problem = sapm.Regression(np.linspace(-1, 1, 21), np.sin(3 * np.linspace(-1, 1, 21)))
     given = {"depth": 3, "width": 4, "method": "alternating", "seeds": 2, "progress": False}
@@ -188,7 +208,9 @@ def test_too_few_threads(monkeypatch):
 @pytest.mark.parametrize("devices", [2, Mesh(np.array(jax.devices()[:2]), ("samples",))])
 def test_data_on_disk_have_one_device(devices):
     problem = sapm.Regression([0.0, 0.5, 1.0], [0.0, 1.0, 0.0])
-    with pytest.raises(ValueError, match="streamed from disk through one device"):
+    with pytest.raises(
+        ValueError, match="several devices or processes for data on disk, expected one"
+    ):
         sapm.solve(
             problem, method="alternating", options={"chunk": 2}, devices=devices, progress=False
         )
@@ -196,7 +218,7 @@ def test_data_on_disk_have_one_device(devices):
 
 def test_meshes_that_do_not_fit():
     two = np.array(jax.devices()[:2])
-    with pytest.raises(ValueError, match="axes rows; it may have"):
+    with pytest.raises(ValueError, match="axes rows, expected"):
         mesh_of(Mesh(two, ("rows",)), 2)
-    with pytest.raises(ValueError, match="give a multiple of 2 seeds"):
+    with pytest.raises(ValueError, match="expected a multiple of 2,"):
         mesh_of(Mesh(two, ("seeds",)), 3)

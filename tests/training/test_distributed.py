@@ -172,7 +172,7 @@ WRONG = {
     "no place": (["--distributed"], "start it by srun or mpirun"),
     "half a place": (
         ["--distributed", "--process", "1"],
-        "--distributed has no --address and no --processes",
+        "--distributed: got no --address and no --processes",
     ),
     "not among them": (
         ["--distributed", "--address", "127.0.0.1:1", "--process", "2", "--processes", "2"],

@@ -228,6 +228,7 @@ def test_cut_off_and_resumed(seconds, tmp_path, monkeypatch):
     not.
     """
     monkeypatch.setattr("sapm.driver.solve.CHECKPOINT_INTERVAL_SECONDS", seconds)
+    monkeypatch.setattr("sapm.driver.solve.CHECKPOINT_INTERVAL_WRITES", 0)
     problem = on_disk(tmp_path)
     more = {"options": {"chunk": 30}, "seeds": 2, "method": "alternating"}
     written = streaming.Files.write
@@ -372,22 +373,22 @@ def test_refusals(tmp_path, monkeypatch):
         (
             sapm.PDE(box, lambda p, u: u.x - 1, [sapm.Inflow(lambda p: 0.0)]),
             {},
-            "chunk=5 is for sapm.Regression, not for",
+            "chunk: got 5 for a sapm.PDE, expected a sapm.Regression",
         ),
         (
             sapm.Function(box, lambda p: p.x),
             {},
-            "chunk=5 is for sapm.Regression, not for sapm.Function",
+            "chunk: got 5 for a sapm.Function, expected a sapm.Regression",
         ),
         (
             problem,
             {"model": "ls"},
-            "chunk=5 is not for model='ls' by 'auto', which needs all samples at once",
+            "chunk: got 5 for model='ls' by 'auto', which needs all samples at once",
         ),
         (
             problem,
             {"method": "gauss-newton"},
-            "is not for model='sapm' by 'gauss-newton', which needs all samples",
+            "got 5 for model='sapm' by 'gauss-newton', which needs all samples",
         ),
         (
             problem,

@@ -35,7 +35,7 @@ EXTREMES = [
     (lambda: sapm.Regression(X, X, names="x"), "must be 1 different names"),
     (lambda: sapm.Box(x=(0, 1e300)), "at most 1e\\+50 in size"),
     (lambda: sapm.Box(x=(1e15, 1e15 + 1)), "shift the coordinate"),
-    (lambda: sapm.Box(x="01"), "wanted x=.lower, upper."),
+    (lambda: sapm.Box(x="01"), "give x=.lower, upper."),
     (lambda: sapm.Ball(10**9), "wanted at most 10000"),
     (lambda: sapm.Ball(2, 10**400), "radius 1000"),
     (lambda: sapm.Function(sapm.Box(x=(0, 1)), lambda p: 1e300), "f is too large at"),

@@ -113,10 +113,10 @@ def test_forged_files(file, tmp_path):
         return refused(lambda: sapm.load(path), path)
 
     assert "depth=1000000000 must be" in claimed(depth=10**9)
-    assert "its depth is 3, and it has 2 layers" in claimed(depth=3)
+    assert "it has 2 layers, expected 3 by its settings" in claimed(depth=3)
     assert "width=1000000000 must be" in claimed(width=10**9)
-    assert "other widths" in claimed(width=10**6)
-    assert "the settings lack mu" in refused(
+    assert "expected (1000000,) by its settings" in claimed(width=10**6)
+    assert "settings: got none for mu" in refused(
         lambda: records.check(path, arrays, about | {"config": less}), path
     )
     assert "method='evil' is not known" in claimed(method="evil")
@@ -140,11 +140,13 @@ def test_forged_files(file, tmp_path):
     files.write(path, arrays | spoilt, about)
     assert "its networks are not those of its state" in refused(lambda: sapm.load(path), path)
     wider = arrays | {"network/W1": np.repeat(arrays["network/W1"], 2, axis=2)}
-    assert "another number of inputs" in refused(lambda: records.check(path, wider, about), path)
+    assert "its networks have 2 inputs, its samples 1" in refused(
+        lambda: records.check(path, wider, about), path
+    )
     spoilt = arrays | {"samples/term0/y": np.full_like(arrays["samples/term0/y"], np.inf)}
     assert "not finite" in refused(lambda: records.check(path, spoilt, about), path)
     spoilt = {name: a for name, a in arrays.items() if name != "samples/test/x"}
-    assert "its test points are not whole" in refused(
+    assert "its test points are incomplete" in refused(
         lambda: records.check(path, spoilt, about), path
     )
     files.write(path, {name: a for name, a in arrays.items() if name != "history/phase"}, about)
@@ -295,7 +297,7 @@ POINTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*only the points are kept")
+@pytest.mark.filterwarnings("ignore:.*only those of the coordinates are copied")
 def test_tables_of_points_are_read_or_refused(tmp_path):
     for k, (text, wanted) in enumerate(POINTS.items()):
         path = tmp_path / f"{k}.csv"
@@ -329,8 +331,10 @@ def test_values_at_points(result, tmp_path, monkeypatch):
         and first[:3] == ("7", 0.1, "x")
         and second[:3] == ("", 1.0, "")
     )
-    monkeypatch.setattr(export, "MOST_COPIED_COLUMNS", 3)  # of so many only the points are kept
-    with pytest.warns(UserWarning, match="has 4 columns; of more than 3, only the points are kept"):
+    monkeypatch.setattr(
+        export, "MOST_COPIED_COLUMNS", 3
+    )  # of more, only the coordinates are copied
+    with pytest.warns(UserWarning, match="has 4 columns, more than 3: only those of the"):
         assert export.evaluate_csv(odd.best, tmp_path / "c.csv")[0] == ['a,"b"', "u"]
     monkeypatch.undo()
     (tmp_path / "d.csv").write_text(
@@ -415,8 +419,8 @@ def test_hostile_strings_in_the_page(result, monkeypatch):
         sigma = replace(result.plan.activation, name=words)
         plan = replace(result.plan, why=words, problem=words, activation=sigma)
         written = page.page(replace(result, run=run, samples=samples, plan=plan), words)
-        assert page.POLICY in written
-        body = written.replace(page.POLICY, "")
+        assert page.CONTENT_POLICY_HTML in written
+        body = written.replace(page.CONTENT_POLICY_HTML, "")
         found = set(re.findall(r"<\s*([a-zA-Z!/][\w-]*)", body))
         assert {name.lower().strip("/") for name in found} <= {
             "!doctype", "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "figure", "img", "figcaption",
