@@ -10,7 +10,7 @@ A function takes part when Python enters it (`cProfile`); bodies of modules and 
 and comprehensions do not count, nested functions do. A file takes part when one of its functions
 does, a class when a method that is written in it does. A file decides when it takes part with a
 function in DECISIONS. `unlisted` names functions that took part and branch on a setting or an
-option but are not listed: a check on the list by hand.
+option, but are neither in DECISIONS nor in FOLLOWING: a check on the lists by hand.
 """
 
 import ast
@@ -32,12 +32,29 @@ DECISIONS = {  # file:function → what it decides; every name must exist
     "methods/method.py:automatic": "what method='auto' stands for",
     "driver/settings.py:doubts": "what the user is warned of before training",
     "driver/solve.py:attempt": "streamed or whole, anew or continued",
-    "driver/solve.py:_failed": "whether a second attempt is made",
+    "driver/solve.py:second_attempt_is_due": "whether a second attempt is made",
     "driver/solve.py:execute": "what becomes of an interrupt, a second attempt and the files",
     "training/seeds.py:room": "how many seeds are trained together",
     "training/seeds.py:rungs": "which seeds are dropped when",
     "training/loop.py:_follow": "when a run ends",
     "training/run.py:ranking": "which seed is the best",
+}
+FOLLOWING = {  # file:function → why its branch on a setting is no decision
+    "cli/arguments.py:CommandWithSettings.parse_args": "reads the command line",
+    "driver/settings.py:Settings._check_words": "refuses",
+    "driver/settings.py:check_redrawing": "refuses",
+    "driver/settings.py:samples_in_memory": "answers Settings.plan",
+    "driver/solve.py:_disk": "opens the data that the plan leaves on disk",
+    "driver/solve.py:sampler_of": "makes the sampler of the plan",
+    "driver/solve.py:solve": "follows the plan, which may leave data on disk",
+    "driver/solve.py:solve.<locals>.trained": "follows the plan, which may leave data on disk",
+    "errors.py:_checked.<locals>.wrapped": "refuses",
+    "results/page.py:_settings": "shows",
+    "results/page.py:figures": "shows",
+    "results/result.py:to_file": "writes",
+    "results/table.py:_notes": "shows",
+    "results/table.py:heading": "shows",
+    "results/table.py:summary": "shows",
 }
 SIZES = {"depth": 2, "width": 4, "seeds": 2}
 POINTS = {"points": 30, "boundary_points": 10, "test_points": 30}
@@ -94,14 +111,14 @@ def traced(call) -> dict:
         owner = code.co_qualname.rpartition(".")[0]
         if owner and not owner.endswith("<locals>"):
             classes.add(f"{file}:{owner}")
-    if unknown := DECISIONS.keys() - defined().keys():
-        raise KeyError(f"DECISIONS names functions that do not exist: {sorted(unknown)}")
+    if unknown := (DECISIONS.keys() - defined().keys()) | (FOLLOWING.keys() - branching()):
+        raise KeyError(f"listed, but not there or without a branch: {sorted(unknown)}")
     return {
         "files": sorted({name.split(":")[0] for name in names}),
         "functions": sorted(names),
         "classes": sorted(classes),
         "deciding": sorted({name.split(":")[0] for name in names & DECISIONS.keys()}),
-        "unlisted": sorted((names & branching()) - DECISIONS.keys()),
+        "unlisted": sorted((names & branching()) - DECISIONS.keys() - FOLLOWING.keys()),
     }
 
 

@@ -174,14 +174,13 @@ COMBINATIONS = {
             (*POINTS, "method=gauss-newton", "options.lifted=40"),
         ),
         Combination(
-            "transport, LS, PM and SAPM in a series",
+            "transport, PM, adam",
             "transport",
-            "ls,pm,sapm",
+            "pm",
             (3, 5),
             2,
             60,
             (*POINTS, "method=adam"),
-            True,
         ),
         Combination(
             "reaction, SAPM, sweeps", "reaction", "sapm", (3, 4), 2, 120, (*POINTS, SWEEPS)

@@ -251,7 +251,7 @@ class Worker:
             self.process.join()
 
 
-def run(prepare: Callable, arguments: tuple, cases: Sequence[int], jobs: int) -> list[dict]:
+def run(prepare: Callable, arguments: tuple, cases: Sequence[int], jobs: int) -> list[dict]:  # noqa: PLR0912
     """Every case, `jobs` at a time; `prepare(scratch folder, *arguments)` gives in each worker the
     function of a case.
 

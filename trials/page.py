@@ -158,7 +158,7 @@ def looked_at(folder: Path) -> list[dict]:
     """Every page in the browser, with and without its policy, and the two that show that the trial
     can fail.
     """
-    from sapm.results.page import POLICY
+    from sapm.results.page import CONTENT_POLICY_HTML
 
     browser = next((b for b in BROWSERS if shutil.which(b)), None)
     if browser is None:
@@ -176,10 +176,11 @@ def looked_at(folder: Path) -> list[dict]:
         words = " ".join(strings(listener.url))
         head = "<!doctype html><html><head><meta charset=utf-8>"
         rest = f"<title>{words}</title></head><body>{words}</body></html>"
-        made = {"bare": head + rest, "bare, with the policy": head + POLICY + rest}
+        made = {"bare": head + rest, "bare, with the policy": head + CONTENT_POLICY_HTML + rest}
         for name, text in pages(listener.url).items():
-            made |= {name: text, f"{name}, without the policy": text.replace(POLICY, "")}
-            if POLICY not in text:
+            without = text.replace(CONTENT_POLICY_HTML, "")
+            made |= {name: text, f"{name}, without the policy": without}
+            if CONTENT_POLICY_HTML not in text:
                 found.append(
                     {
                         "family": "page",

@@ -32,7 +32,7 @@ from common import Cores
 
 from sapm.driver.settings import plan
 from sapm.numerics.jets import lift
-from sapm.numerics.lstsq import SEEDS_AXIS
+from sapm.numerics.lstsq import VMAP_SEEDS_AXIS
 from sapm.objective.penalty import defect_weights, omega, penalty, target
 from sapm.objective.weights import ROUNDING, bound, squared_norms, steepness_of_term
 from sapm.scopes import float64
@@ -179,9 +179,9 @@ def follow(case: str, count: int) -> dict:
 
     sweeps = -(-count // (10 * SIDE_BY_SIDE * len(blocks)))  # in each of ten pieces
     order = jnp.tile(jnp.arange(len(blocks)), sweeps)
-    run = jax.jit(jax.vmap(lambda s: lax.scan(step, s, order), axis_name=SEEDS_AXIS))
+    run = jax.jit(jax.vmap(lambda s: lax.scan(step, s, order), axis_name=VMAP_SEEDS_AXIS))
     states = without_weak_types(jax.vmap(method.init)(keys_of(range(SIDE_BY_SIDE), 0)))
-    last = jax.jit(jax.vmap(lambda s: measured(method, s), axis_name=SEEDS_AXIS))(states)
+    last = jax.jit(jax.vmap(lambda s: measured(method, s), axis_name=VMAP_SEEDS_AXIS))(states)
     seen = {
         "updates": 0,
         "rise": 0.0,
