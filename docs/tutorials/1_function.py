@@ -64,8 +64,7 @@ plt.show()
 # %%
 # Try next
 # --------
-# * ``activation="relu"``, or ``points=40``: how does the error between the points change, and what does the loss say
-#   of it?
+# * ``activation="relu"``, or ``points=40``: how does the error between the points change? Does the loss show it?
 # * Data in place of a function: ``sapm.Regression(X, Y)``; noisy data: ``sapm.SAPMRegressor().fit(X, y)``, which
 #   holds a part out.
 # * ``result.report("function.html")`` and ``result.save("function.sapm")`` keep all of it: :doc:`/interface`.

@@ -20,8 +20,8 @@ budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 6, "width": 10, "m
 # State it
 # --------
 # :math:`u_t = (t + x + 3/2)\, u_x` on :math:`[0, 1] \times [-1, 1]`. ``u.t`` and ``u.x`` are the derivatives of the
-# network. The coefficients are read off the residual, and with them where characteristics enter: that is where
-# ``Inflow`` holds. A problem whose conditions leave the solution open is reported here, not after the training.
+# network. The coefficients are read off the residual. They show where characteristics enter the domain, and ``Inflow``
+# holds there. If the conditions do not determine the solution, there is a warning here, not after the training.
 
 problem = sapm.PDE(
     domain=sapm.Box(t=(0, 1), x=(-1, 1)),
@@ -41,9 +41,10 @@ print(result.summary())
 # %%
 # How wrong is it?
 # ----------------
-# Nobody gave the solution. The last line of the summary estimates the error from the residual at other points
-# (:doc:`/certificate`). For a first-order linear equation there is more: u at a point follows from the data where the
-# characteristic through it began, and ``reference_error`` integrates along 200 of them, to 1e-11.
+# The solution was not given. For a first-order linear equation, u at a point follows from the data where the
+# characteristic through the point began. The last line of the summary is the error along such characteristics, through
+# up to 200 points (:doc:`/certificate`). ``reference_error`` computes the same at as many points as you like, and
+# integrates to 1e-11. (For other equations the last line is an estimate.)
 
 print(f"true error at 200 points: {result.reference_error(200):.1e}")
 

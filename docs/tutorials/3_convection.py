@@ -62,8 +62,8 @@ plain = sapm.solve(
 # %%
 # The default
 # -----------
-# Gauss-Newton on the same loss, with inputs scaled to [-1, 1], and with the boundary weighed by what the operator
-# magnifies: :math:`\mu` is a rule and not a knob.
+# Gauss-Newton on the same loss, with inputs scaled to [-1, 1]. The weight :math:`\mu` of the conditions follows from a
+# rule: it is the larger, the more the operator magnifies errors of u.
 
 ours = sapm.solve(problem, seeds=1, max_iter=steps[1], **size)
 for name, result in {"plain PINN": plain, "sapm.solve": ours}.items():
@@ -91,7 +91,7 @@ plt.show()
 # %%
 # Try next
 # --------
-# * ``mu=1.0`` in the second call: how much of it is the weight? (:doc:`/interface` has the figures.)
+# * ``mu=1.0`` in the second call: how much of the difference is due to the weight? (:doc:`/how-it-works` has the figures.)
 # * Speed 50 in place of 30: here the worst of three seeds is still bad after 30 seconds (:doc:`/benchmarks`).
-# * ``max_iter=20000`` for the plain network: with data where the wave enters, and in double precision, Adam gets there in
-#   the end. How long does it take? ``sapm bench convection`` is the same race with more runners.
+# * ``max_iter=20000`` for the plain network: with data where the wave enters, and in double precision, Adam finds the
+#   wave in the end. How long does it take? ``sapm bench convection`` compares more methods in this way.

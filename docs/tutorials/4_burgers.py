@@ -24,8 +24,7 @@ budget = (
 # %%
 # State it
 # --------
-# ``u.value`` is u itself. That the equation is not linear is found out, and so is the activation that suits it
-# (tanh).
+# ``u.value`` is u itself. The library notices that the equation is not linear, and takes tanh as the activation.
 
 nu = 0.02
 problem = sapm.PDE(
@@ -37,13 +36,14 @@ result = sapm.solve(problem, seeds=1, **budget)
 print(result.summary())
 
 # %%
-# Every 15 steps the residual is looked at between the points; where it is large, half of the points are drawn anew.
-# So the loss may jump up in between. The residual at held-out points, in the table, is the number to trust.
+# Every 15 steps the residual is measured at points that were not trained on. If it is much larger there, the training
+# points are replaced, half of them by points where it is large. So the loss may jump up. The residual at held-out
+# points, in the table, is the number to trust.
 #
 # Is it right?
 # ------------
 # The estimate in the summary (``result.error_estimate()``) solves the linearised equation of the error, at other points.
-# Burgers' equation has a known answer (Cole and Hopf), so this time the estimate can be checked.
+# Burgers' equation has a known solution (Cole and Hopf), so the estimate can be checked here.
 
 
 def cole_hopf(t, x):
@@ -56,26 +56,26 @@ def cole_hopf(t, x):
 
 
 x, times = np.linspace(-1, 1, 401), (0.25, 0.5, 1.0)
-found, wanted = (
+computed, exact = (
     np.array([f(t, x) for t in times]) for f in (lambda t, x: result.best(t=t, x=x), cole_hopf)
 )
-print(f"true error at three times: {np.linalg.norm(found - wanted) / np.linalg.norm(wanted):.1e}")
+print(f"true error at three times: {np.linalg.norm(computed - exact) / np.linalg.norm(exact):.1e}")
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-for t, values, answer in zip(times, found, wanted, strict=True):
+for t, values, solution in zip(times, computed, exact, strict=True):
     left.plot(x, values, label=f"t = {t:g}")
-    left.plot(x, answer, "k--", lw=0.8)
-left.set(xlabel="x", title="network, and the answer (dashed)")
+    left.plot(x, solution, "k--", lw=0.8)
+left.set(xlabel="x", title="network, and the solution (dashed)")
 left.legend(loc="upper right")
 right.semilogy(result.history["iteration"][0], result.history["loss"][0])
-right.set(xlabel="step of Gauss-Newton", title="loss at the points of the moment")
+right.set(xlabel="step of Gauss-Newton", title="loss at the current points")
 plt.show()
 
 # %%
 # Try next
 # --------
-# * ``nu = 0.01 / np.pi``, the value of the benchmark, with ``width=24, points=2000, max_iter=300``: minutes
-#   (:doc:`/how-it-works`). With ``options={"resample": 0}`` the loss then gets smaller, and the answer worse
-#   (:doc:`/interface`).
-# * ``sapm.Initial(…, hard=True)``: the start holds exactly.
+# * ``nu = 0.01 / np.pi``, the value of the benchmark, with ``width=24, points=2000, max_iter=300``: this takes
+#   minutes. With ``options={"resample": 0}`` the loss then gets smaller, and the solution worse
+#   (:doc:`/how-it-works` has figures for both).
+# * ``sapm.Initial(…, hard=True)``: the initial condition holds exactly.

@@ -2,8 +2,8 @@
 Rescue a torch network
 ======================
 
-A network trained in PyTorch is stuck at a few per cent. ``sapm.refine`` takes it as it is, trains it further, and hands
-back a torch network.
+The error of a network trained in PyTorch stays at a few per cent. ``sapm.refine`` takes the network as it is, trains it
+further, and returns a torch network.
 """
 
 import os
@@ -92,6 +92,6 @@ if torch is not None:
 #
 # Try next
 # --------
-# * A physics-informed network: ``sapm.refine(network, sapm.PDE(…))``; measured in :doc:`/interface`.
+# * A physics-informed network: ``sapm.refine(network, sapm.PDE(…))``; measured in :doc:`/other-tools`.
 # * ``equinox.nn.MLP``, ``sklearn.neural_network.MLPRegressor``, or a list of (W, b) in place of torch.
 # * ``sapm.Regression(X, y, validation=(X2, y2))`` for noisy data: the result is then no worse on these either.

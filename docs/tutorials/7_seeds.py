@@ -53,13 +53,14 @@ plt.show()
 # Fewer steps for hopeless ones
 # -----------------------------
 # With ``survivors`` half of the seeds are dropped again and again (successive halving). It finds a good seed with a
-# fraction of the steps, and seldom the best one: the loss says little about the end for long.
+# fraction of the steps, but seldom the best one: for a long time the loss does not predict the final loss.
 
 halved = sapm.solve(problem, seeds=seeds, options={"survivors": max(2, seeds // 20)}, **network)
-for name, found in {"all": result, "halved": halved}.items():
-    best, taken = found.table[found.run.best], sum(row["iterations"] for row in found.table)
+for name, outcome in {"all": result, "halved": halved}.items():
+    best = outcome.table[outcome.run.best]
+    steps_taken = sum(row["iterations"] for row in outcome.table)
     print(
-        f"{name}: {taken} steps, best true loss {best['mean_squared_loss']:.1e} (seed {best['seed']})"
+        f"{name}: {steps_taken} steps, best true loss {best['mean_squared_loss']:.1e} (seed {best['seed']})"
     )
 
 # %%

@@ -2,7 +2,7 @@
 Several processes and devices
 =============================
 
-The same training on two processes, each with its share of the samples: same numbers, up to the order of summation.
+The same training on two processes, each with its share of the samples: the same numbers, up to rounding.
 """
 
 import os
@@ -39,8 +39,8 @@ problem = sapm.Regression(X, np.sin(3 * X[:, 0]) * X[:, 1])
 # %%
 # Two processes
 # -------------
-# ``sapm run … --processes 2`` gives each its own share of the cores and of the samples; sums over samples are all
-# that crosses. On a cluster the same command runs under ``srun`` with ``--distributed``, one process per GPU.
+# ``sapm run … --processes 2`` gives each its own share of the cores and of the samples. They exchange only
+# sums over samples. On a cluster the same command runs under ``srun`` with ``--distributed``, one process per GPU.
 
 command = [
     "run",
@@ -100,6 +100,6 @@ plt.show()
 #
 # Try next
 # --------
-# * Kill one of the processes: the others end with a sentence, and ``sapm resume runs/two`` goes on.
-# * Data larger than memory: memory maps for ``sapm.Regression``, and ``options={"chunk": 16384}``
-#   (:doc:`/interface`).
+# * Kill one of the processes: the others are stopped, an error message names it, and ``sapm resume runs/two`` continues
+#   the run.
+# * Data larger than memory: memory maps for ``sapm.Regression``, and ``options={"chunk": 16384}`` (:doc:`/many`).

@@ -7,11 +7,11 @@ elementwise JAX function. Points may be an array. These three are shown here, an
 
 Three more parts are protocols, that is, classes to inherit from:
 
-* ``Loss`` (``sapm.objective.losses``): a convex loss other than the square, for ``sapm.Regression(X, Y, loss=…)``. The
+* ``sapm.Loss``: a convex loss other than the square, for ``sapm.Regression(X, Y, loss=…)``. The
   example in tests/dropins/test_loss.py is softmax cross-entropy.
-* ``Operator`` (``sapm.objective.operators``): what a term computes from the network and its derivatives, for data that are
+* ``sapm.Operator``: what a term computes from the network and its derivatives, for data that are
   not stated as a PDE. See tests/dropins/test_operator.py.
-* ``Layer`` (``sapm.numerics.layers``): a layer that is not dense. tests/dropins/test_layers.py has a convolution and a
+* ``sapm.Layer``: a layer that is not dense. tests/dropins/test_layers.py has a convolution and a
   residual layer. ``sapm.solve`` makes dense layers only; a network of other layers is built by ``Network.chain`` and
   trained by an engine, as the test does.
 
@@ -27,7 +27,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import sapm
-from sapm.numerics.activations import Activation
 
 quick = {"depth": 3, "width": 8, "max_iter": 3}
 budget = quick if os.environ.get("SAPM_QUICK") else {"depth": 4, "width": 20, "max_iter": 40}
@@ -59,8 +58,8 @@ diffusion = div_grad(conductivity, ("x", "y"))
 # %%
 # Used in two residuals
 # ---------------------
-# A steady equation with a nonlinear source, and a linear one in time. Each is read off its residual anew; nothing had to
-# be registered. The second is stated here and solved like the first.
+# A steady equation with a nonlinear source, and a linear equation in time. The operator is an ordinary Python function and
+# needs no registration. The second equation is only stated here; it is solved like the first.
 
 square, walls = sapm.Box(x=(0, 1), y=(0, 1)), sapm.Dirichlet(lambda p: 0.0)
 steady = sapm.PDE(square, lambda p, u: diffusion(p, u) + 10.0 / (1 + u.value**2), [walls])
@@ -75,10 +74,10 @@ heat = sapm.PDE(
 # An activation of your own
 # -------------------------
 # A plain function is enough to train: ``activation=jnp.arctan``. The theorems behind the certificate need constants of it
-# as well, so an ``Activation`` has them: for arctan :math:`|\sigma'| \le 1`, and :math:`\sigma`, :math:`\sigma'` and
+# as well, so a ``sapm.Activation`` has them: for arctan :math:`|\sigma'| \le 1`, and :math:`\sigma`, :math:`\sigma'` and
 # :math:`\sigma''` have the Lipschitz constants 1, :math:`3\sqrt3/8` and 2.
 
-arctan = Activation(
+arctan = sapm.Activation(
     "arctan",
     pair=lambda x: (jnp.arctan(x), 1 / (1 + x**2)),  # σ and σ'
     curve=lambda x, s, ds: -2 * x * ds**2,  # σ''
@@ -122,6 +121,6 @@ plt.show()
 # --------
 # * ``sapm.solve(heat)``: the same operator, in time.
 # * ``sapm.Dirichlet(lambda p: 0.0, hard=True)``: the walls hold exactly. ``features=sapm.Fourier(16)`` in ``sapm.PDE``:
-#   sines of random directions beside the coordinates, for solutions with much detail.
+#   sines of random directions in addition to the coordinates, for solutions with much detail.
 # * A derivative of third order: ``lambda p, u: u.t + 6 * u.value * u.x + u.xxx``.
 # * A loss, an operator, a layer, a condition, a method or an error estimator of your own: tests/dropins has one of each.
