@@ -180,7 +180,7 @@ RUN = [
 ]
 
 
-@pytest.mark.slow_cases("index.md", "interface.md")
+@pytest.mark.slow_cases("index.md", "interface.md", "design.md")
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_the_examples_run(page, tmp_path, monkeypatch):
     """The Python of a page, as printed, one block after the other, with a smaller network and a few

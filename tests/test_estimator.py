@@ -78,6 +78,7 @@ def test_two_outputs_pipeline_search_and_files(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_frames_scaling_and_names():
     """Column names are kept; physical units make no difference."""
     import pandas as pd
@@ -110,6 +111,7 @@ def test_noise_is_not_interpolated():
     assert error[0] < 0.7 * error[1]
 
 
+@pytest.mark.slow
 def test_starts_and_warm_start():
     """n_init networks side by side, the best kept; a warm start goes on from the last network."""
     X, y = data()

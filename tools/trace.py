@@ -93,7 +93,7 @@ def traced(call) -> dict:
     declaring fields, does not count.
     """
     for module in pkgutil.walk_packages([str(PACKAGE)], "sapm."):
-        if not module.name.endswith("__main__") and ".bench" not in module.name:
+        if not module.name.endswith("__main__") and ".studies" not in module.name:
             importlib.import_module(module.name)
     profile = cProfile.Profile(builtins=False)
     profile.runcall(call)

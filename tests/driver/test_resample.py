@@ -213,6 +213,7 @@ def string():
     return sapm.PDE(sapm.Box(x=(0, 1)), lambda p, u: u.xx + jnp.sin(3 * p.x), [sapm.Dirichlet(0)])
 
 
+@pytest.mark.slow
 def test_a_finished_run_keeps_its_network_when_it_is_continued_without_its_problem(tmp_path):
     """The last look at fresh points is in the checkpoint too."""
     whole = sapm.solve(string(), **EVERY_2, max_iter=5, out=tmp_path / "run")

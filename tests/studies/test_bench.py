@@ -142,6 +142,7 @@ def test_levenberg_marquardt_takes_our_step():
     assert np.allclose(state.y_eval, y + step, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double_precision")
 def test_rows_without_training():
     """Features: the operator acts on them exactly. Constant, affine and interpolation: as NumPy has

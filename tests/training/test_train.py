@@ -292,6 +292,7 @@ def test_refusals():
             call()
 
 
+@pytest.mark.slow_cases("pinn")
 @pytest.mark.parametrize("kind", METHODS)
 def test_mixed_precision_keeps_its_types_and_follows_double(kind):
     """Samples in float32, weights and sums in float64, after any number of sweeps; two sweeps are
