@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -496,6 +497,9 @@ def test_the_unforeseen_has_one_line_too(monkeypatch):
 # ---------------------------------------------------------------- the trials themselves
 
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
@@ -504,6 +508,8 @@ def test_the_unforeseen_has_one_line_too(monkeypatch):
 )
 def test_trials(command, tmp_path):
     name, *more = command
+    if name == "page" and not any(map(shutil.which, BROWSERS)):
+        pytest.skip("no Chromium or Chrome is installed")
     words = [
         sys.executable,
         str(ROOT / "trials" / f"{name}.py"),
