@@ -82,7 +82,7 @@ def test_gauss_newton_solves_poisson_on_the_sapm_loss():
     assert result.table[0]["solution_error"] < 1e-4 and np.all(result.history["bound_ratio"] <= 1)
 
 
-@pytest.mark.slow_cases("gauss-newton")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["alternating", "gauss-newton"])
 def test_runs_go_on_bit_for_bit(method, tmp_path):
     settings = SMALL | {"method": method}
