@@ -35,6 +35,8 @@ def blocks(page: Path, language: str) -> list[str]:
 # ---------------------------------------------------------------- the site
 
 
+# `.ci/run` builds the site, too
+@pytest.mark.slow
 def test_the_site_builds_without_warnings_and_has_every_public_name(tmp_path):
     from sphinx.util import inventory  # the extra "test" has it: without it this fails
 

@@ -212,6 +212,7 @@ def test_with_torch(network):
     )
 
 
+@pytest.mark.slow
 def test_own_problem_and_several_models(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     spec = f"{tmp_path / 'mine.py'}:problem"
@@ -257,6 +258,7 @@ def never_trained(problem, out=None, **settings):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_models_alike(tmp_path, monkeypatch):
     """Two models that "auto" trains alike are warned of before they are trained, and told how to
     compare them if there is a way.

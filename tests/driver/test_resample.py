@@ -97,6 +97,7 @@ def test_more_points_and_a_file_of_them(tmp_path, monkeypatch):
     assert np.array_equal(resumed.history["loss"], whole.history["loss"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_last_look(monkeypatch):
     """Then the last network is handed back as it is."""
     problem = bent()
@@ -276,6 +277,7 @@ def test_an_interrupt_when_training_is_over_loses_nothing(tmp_path, monkeypatch)
     )
 
 
+@pytest.mark.slow
 def test_no_more_points_than_a_step_can_take(monkeypatch):
     monkeypatch.setattr(points, "REDRAW_ABOVE", 0.0)
     monkeypatch.setattr(points, "DOUBLE_ABOVE", 0.0)

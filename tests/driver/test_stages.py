@@ -130,6 +130,7 @@ def test_a_shape_with_nothing_at_its_beginning(monkeypatch):
     assert len(early_points(problem, problem.samples(200, 10, 0), 1e-6)) == 200
 
 
+@pytest.mark.slow
 def test_where_there_is_a_second_attempt(monkeypatch):
     """For nonlinear equations that begin somewhere, unless the steps are counted by the user or the
     time is spent.

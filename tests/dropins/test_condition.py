@@ -47,6 +47,7 @@ def rod(end=None):
     )
 
 
+@pytest.mark.slow_cases("lbfgs")
 @pytest.mark.parametrize(
     "settings",
     [

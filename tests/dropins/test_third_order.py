@@ -110,6 +110,7 @@ def test_it_is_solved_and_goes_on(short, tmp_path):
     np.testing.assert_array_equal(resumed.history["loss"], whole.history["loss"])
 
 
+@pytest.mark.slow
 def test_other_units_of_length(short):
     """x counted in tens: the same losses."""
 

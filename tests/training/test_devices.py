@@ -83,7 +83,7 @@ def mesh(seeds: int, samples: int) -> Mesh:
     )
 
 
-@pytest.mark.slow_cases("sweeps, second order")
+@pytest.mark.slow_cases("sweeps, second order", "gd", "lbfgs")
 @pytest.mark.parametrize("kind", METHODS)
 def test_one_device_equals_several(kind, monkeypatch):
     """53 samples on 2 × 4 devices: the history and the states of one device, up to the order of
