@@ -272,14 +272,7 @@ class Simple(Shape, Domain):
         return self.from_cube(halton(n, self.cube_dimension(), start))[0]
 
     def face_points(self, face: str, n: int, start: int = 1) -> np.ndarray:
-        """n Halton points on a face, number `start` and those after it: (n, d).
-
-        Parameters
-        ----------
-        face : its name.
-        n : the number of points.
-        start : the number of the first one in its sequence.
-        """
+        """n Halton points on a face, number `start` and those after it: (n, d). See `Domain`."""
         start = max(self.first, start)
         return self.from_cube(halton(n, self.cube_dimension(face), start), face)[0]
 
