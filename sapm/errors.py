@@ -7,6 +7,7 @@ quoted by `brief`, so that the message stays one short line.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -28,6 +29,11 @@ T = TypeVar("T", bound=Callable)
 # files whose lines are no place for a warning: the package, and what its decorators run through
 INTERNAL_FILES = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
 LONGEST_QUOTE = 100  # characters of a user's text that a message repeats
+LONGEST_PATH = 300  # characters of a path that a message repeats
+# Letters and marks that Python counts as printable, and that a terminal does not show
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 MOST_CHOICES = 1000  # names that a misspelt one is compared with
 
 # Data and domains have sizes between these: the squares of their squares are still numbers.
@@ -74,7 +80,7 @@ def warn(sentence: str) -> None:
     while frame.f_back is not None and is_internal(frame):
         frame = frame.f_back
         level += 1
-    warnings.warn(sentence, stacklevel=level)
+    warnings.warn(printable(sentence), stacklevel=level)
 
 
 def is_internal(frame: FrameType) -> bool:
@@ -137,15 +143,39 @@ def brief(value) -> str:
 
 
 def shown(text: str, longest: int = LONGEST_QUOTE) -> str:
-    """A text that is safe to print: cut short, and with control characters escaped.
+    """A text that is safe to print, cut short.
 
     Parameters
     ----------
     text : the text.
     longest : the largest number of characters.
     """
-    text = text if len(text) <= longest else f"{text[: longest - 1]}…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    for _ in range(2):  # what is escaped is longer
+        text = text if len(text) <= longest else f"{text[: longest - 1]}…"
+        text = printable(text)
+    return text
+
+
+def shown_path(path: Any) -> str:
+    """A path as a message names it."""
+    return shown(str(path), LONGEST_PATH)
+
+
+def printable(text: str, in_json: bool = False) -> str:
+    """A text in one line that is safe to print: what is not printed as itself is escaped.
+
+    These are control characters, line ends, characters that reverse text, and those of width zero.
+    Every text that may hold words from a file or from a user passes through here on its way out.
+
+    Parameters
+    ----------
+    text : the text.
+    in_json : whether the text is JSON, which has escapes of its own, and line ends between values.
+    """
+    unseen = {c for c in set(text) if not c.isprintable() or INVISIBLE.match(c)}
+    if in_json:
+        return text.translate({ord(c): json.dumps(c)[1:-1] for c in unseen - {"\n"}})
+    return text.translate({ord(c): c.encode("unicode_escape").decode() for c in unseen})
 
 
 def json_safe(x: Any) -> Any:

@@ -16,14 +16,14 @@ import typer
 from typer.core import TyperCommand
 
 from sapm.catalogue import find
-from sapm.cli.terminal import sentence
-from sapm.errors import brief, closest, nearest, shown
+from sapm.cli.terminal import sentence, tell
+from sapm.errors import brief, closest, nearest, shown, shown_path
 
 if TYPE_CHECKING:
     from sapm.problem.data import Function, Regression
     from sapm.problem.pde import PDE
 
-MAX_PATH_CHARACTERS = 300  # of a path in an error message
+LONGEST_LISTING = 300  # characters of the names in an error message
 DEFAULT_SIZE = (6, 20)  # (depth, width) for a problem that is not built in
 
 # ---------------------------------------------------------------- settings
@@ -164,7 +164,7 @@ def load_problem(text: str, method: str = "auto") -> NamedProblem:
     module = _run_file(Path(path))
     if not name or not hasattr(module, name):
         names = _problem_names(module)
-        listing = f"; it has {shown(', '.join(names), MAX_PATH_CHARACTERS)}" if names else ""
+        listing = f"; it has {shown(', '.join(names), LONGEST_LISTING)}" if names else ""
         if not name:
             example = names[0] if names else "name"
             raise ValueError(
@@ -208,7 +208,7 @@ def _run_file(path: Path) -> ModuleType:
 
     if not path.is_file():
         raise FileNotFoundError(
-            f"{shown(str(path), MAX_PATH_CHARACTERS)} does not exist; give file.py:name, where "
+            f"{shown_path(path)} does not exist; give file.py:name, where "
             "name is a problem in the file."
         )
     spec = spec_from_file_location(f"_sapm_problem_{path.stem}", path)
@@ -342,7 +342,7 @@ def join_or_launch(
             advice = " Nothing was saved" + (" yet." if folder else ": give --out to keep a run.")
             if saved:
                 advice = f" Continue from what was saved with: sapm resume {folder}"
-        print(f"sapm: {reason}{advice}", file=sys.stderr)
+        tell(f"sapm: {reason}{advice}")
     raise typer.Exit(code)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -476,7 +475,8 @@ def predict(
     elif as_json:
         show({"columns": names, "rows": rows})
     else:
-        sys.stdout.write(csv_text(names, rows))
+        for line in csv_text(names, rows).removesuffix("\n").split("\n"):
+            show(line)
 
 
 @app.command()
@@ -502,5 +502,5 @@ def main(
 ) -> None:
     """The options of `sapm` itself."""
     if version:
-        print(__version__)
+        show(__version__)
         raise typer.Exit

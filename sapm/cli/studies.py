@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +18,7 @@ from sapm.cli.terminal import (
     guarded,
     progress_printer,
     show,
+    show_interrupted,
 )
 
 if TYPE_CHECKING:
@@ -41,13 +41,11 @@ def demo(
     from sapm.studies.demo import INTRODUCTION, page_of, rows_of, run_demo, table_of
 
     if not as_json:
-        show(INTRODUCTION)
+        for line in INTRODUCTION.split("\n"):
+            show(line)
     results = run_demo(not quiet and not as_json)
     if any(result.run.cut for result in results.values()):
-        print(
-            "sapm: interrupted; no page was written, since the demo writes it at the end.",
-            file=sys.stderr,
-        )
+        show_interrupted("no page was written, since the demo writes it at the end.")
         return ExitCode.INTERRUPTED
     if not as_json:
         show(table_of(results))

@@ -15,21 +15,25 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import wraps
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
-from sapm.errors import is_internal, json_safe, shown
+from sapm.errors import is_internal, json_safe, printable, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 P = ParamSpec("P")
+T = TypeVar("T")
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # which typer does not export
 
 MAX_ERROR_CHARACTERS = 1000
 PIPE_COLUMNS = 160  # the width of a table that is printed to a pipe or a file
@@ -46,8 +50,30 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+def _printable_complaints(method: Callable[P, T]) -> Callable[P, T]:
+    """A method whose complaints about the command line, which quote it, are safe to print."""
+
+    @wraps(method)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except USAGE_ERROR as error:
+            error.message = shown(error.message, MAX_ERROR_CHARACTERS)  # type: ignore[attr-defined]
+            raise
+
+    return wrapped
+
+
+class Commands(TyperGroup):
+    """The commands of `sapm`."""
+
+    make_context = _printable_complaints(TyperGroup.make_context)
+    invoke = _printable_complaints(TyperGroup.invoke)
+
+
 app = typer.Typer(
     name="sapm",
+    cls=Commands,
     help="Train deep networks on least-squares problems: regression and partial differential "
     "equations.",
     no_args_is_help=True,
@@ -103,10 +129,16 @@ Processes = Annotated[
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console without markup, since paths may contain brackets."""
+    """A rich console that prints every text as it is, without markup, and escapes what cannot be
+    printed.
+    """
     from rich.console import Console
+    from rich.text import Text
 
     class PlainConsole(Console):
+        def render_str(self, text: str, **style: Any) -> Text:
+            return super().render_str("\n".join(map(printable, text.split("\n"))), **style)
+
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
@@ -116,19 +148,25 @@ def console(stderr: bool = False) -> Console:
 
 
 def show(content: dict | str | Table) -> None:
-    """Print a dictionary as JSON, a text as it is, or a table."""
+    """Print a dictionary as JSON, a text in one line, or a table."""
     if isinstance(content, dict):
-        print(json.dumps(json_safe(content), ensure_ascii=False, allow_nan=False))
+        text = json.dumps(json_safe(content), ensure_ascii=False, allow_nan=False)
+        print(printable(text, in_json=True))
     elif isinstance(content, str):
-        print(content)
+        print(printable(content))
     else:
         console().print(content)
+
+
+def tell(text: str, end: str = "\n") -> None:
+    """Print a line to stderr."""
+    print(printable(text), end=end, file=sys.stderr, flush=True)
 
 
 def show_transient(text: str) -> None:
     """Print a line that the next one overwrites, if stderr is a terminal."""
     if sys.stderr.isatty():
-        print(text, end="\r", file=sys.stderr, flush=True)
+        tell(text, end="\r")
 
 
 def progress_printer(silent: bool) -> Callable[[str], None]:
@@ -216,8 +254,7 @@ def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        _print_any_character()
-        with _warnings_in_one_line(), signals_as_interrupts() as signals:
+        with _printable_output(), signals_as_interrupts() as signals:
             try:
                 code = command(*args, **kwargs) or ExitCode.OK
                 sys.stdout.flush()
@@ -250,7 +287,7 @@ def _interrupted(signals: Signals, advice: str = "") -> int:
 def show_interrupted(advice: str) -> None:
     """Print that the command was interrupted, and how to continue."""
     advice = advice or "nothing was saved; the same command starts again."
-    print(f"sapm: interrupted; {advice}", file=sys.stderr)
+    tell(f"sapm: interrupted; {advice}")
 
 
 def _explain(error: Exception, signals: Signals) -> int:
@@ -262,12 +299,11 @@ def _explain(error: Exception, signals: Signals) -> int:
         advice = error.advice
         error = error.error
     if expected(error):
-        print(f"sapm: {sentence(error)}{f'; {advice}' if advice else ''}", file=sys.stderr)
+        tell(f"sapm: {sentence(error)}{f'; {advice}' if advice else ''}")
         return ExitCode.USAGE
-    print(
+    tell(
         f"sapm: {type(error).__name__}: {sentence(error)}: a mistake in the problem's code or in "
-        "sapm; SAPM_TRACEBACK=1 shows where.",
-        file=sys.stderr,
+        "sapm; SAPM_TRACEBACK=1 shows where."
     )
     return ExitCode.UNFORESEEN
 
@@ -282,18 +318,16 @@ def _ended_early(code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def _print_any_character() -> None:
-    """Escape characters that the encoding of the terminal lacks, instead of failing."""
+@contextmanager
+def _printable_output() -> Iterator[None]:
+    """Show warnings in one line, and escape characters that the encoding of the terminal lacks."""
+
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        tell(f"sapm: warning: {message}")
+
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-
-
-@contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"sapm: warning: {message}", file=sys.stderr)
-
     previous = warnings.showwarning
     warnings.showwarning = show_warning
     try:
@@ -305,11 +339,11 @@ def _warnings_in_one_line() -> Iterator[None]:
 # ---------------------------------------------------------------- signals
 
 
+@dataclass
 class Signals:
     """The signals that arrived while a command ran."""
 
-    def __init__(self) -> None:
-        self.arrived: list[int] = []
+    arrived: list[int] = field(default_factory=list)
 
     def interrupt(self, number: int, frame: Any) -> None:
         """A signal handler that acts like Ctrl-C."""
@@ -360,7 +394,8 @@ def _announced(numbers: Sequence[int]) -> Iterator[None]:
         with reader:
             while number := reader.recv(1):
                 if number[0] in numbers:
-                    print("\nsapm: stopping after the current step …", file=sys.stderr, flush=True)
+                    tell("")
+                    tell("sapm: stopping after the current step …")
 
     threading.Thread(target=listen, daemon=True).start()
     try:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, ProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from sapm.errors import json_safe
+from sapm.errors import json_safe, printable
 from sapm.training.run import Progress, Run
 
 # Without a terminal, as in the log of a batch job: seconds to the first line, and between lines
@@ -48,18 +48,21 @@ class Bar:
         console = Console(stderr=True)
         self.live = console.is_terminal or console.is_jupyter
         self.next_line = time.monotonic() + FIRST_LINE_SECONDS
-        self.label = label
+        self.label = printable(label)
         self.iterations = iterations
         self.seconds = seconds
         self.first = first
         self.origin: float | None = None
         self.waiting = threading.Timer(FIRST_LINE_SECONDS, self._print, ["compiling …"])
         self.waiting.daemon = True
-        text = TextColumn("{task.description}  [dim]{task.fields[text]}[/dim]")
+        title = TextColumn("{task.description} ", markup=False)
+        text = TextColumn("{task.fields[text]}", style="dim", markup=False)
         self.bar = RichProgress(
-            BarColumn(20), text, TimeLeft(), console=console, disable=not self.live
+            BarColumn(20), title, text, TimeLeft(), console=console, disable=not self.live
         )
-        self.task = self.bar.add_task(label, total=iterations, completed=first, text="", left=None)
+        self.task = self.bar.add_task(
+            self.label, total=iterations, completed=first, text="", left=None
+        )
 
     def __enter__(self) -> Bar:
         if self.live:
@@ -76,7 +79,7 @@ class Bar:
     def _print(self, text: str) -> None:
         """Print a line."""
         with suppress(OSError, ValueError):  # a log that cannot be written to ends no run
-            print(f"{self.label}  {text}", file=sys.stderr, flush=True)
+            print(printable(f"{self.label}  {text}"), file=sys.stderr, flush=True)
 
     def _seconds_left(self, progress: Progress) -> float | None:
         """The time to the end of the budget, at the pace since the first step; None before that.

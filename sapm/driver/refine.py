@@ -15,7 +15,7 @@ import numpy as np
 
 from sapm.driver.settings import Settings, check_callback, warn_of_doubts
 from sapm.driver.solve import Session, execute
-from sapm.errors import UNNAMED, by_name
+from sapm.errors import UNNAMED, by_name, printable
 from sapm.methods.method import NO_LEARNING_RATE, GaussNewton, Method
 from sapm.numerics.activations import Activation
 from sapm.objective.penalty import mean_square
@@ -71,7 +71,8 @@ class Refined:
             worse = increased("test_error", self.before, self.after)
             outcome = "trained" if worse else "improved"
         kind = type(self.network).__name__
-        return f"<Refined: {kind}, {outcome}: {', '.join(changes)}; {self.reason}>"
+        text = f"<Refined: {kind}, {outcome}: {', '.join(changes)}; {self.reason}>"
+        return printable(text)
 
 
 @by_name(

@@ -23,7 +23,7 @@ from sapm.driver.settings import (
     iterations,
     warn_of_doubts,
 )
-from sapm.errors import UNNAMED, Advice, AdviceKind, by_name, positive, warn
+from sapm.errors import UNNAMED, Advice, AdviceKind, by_name, positive, shown_path, warn
 from sapm.methods.engine import Engine
 from sapm.methods.method import NO_LEARNING_RATE, Method, StoredMethod
 from sapm.methods.streamed import StreamedEngine
@@ -706,7 +706,8 @@ def resume(  # noqa: PLR0913
         raise ValueError(files.no_checkpoint(path))
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; give the folder of a run, or a file written by result.save(…)."
+            f"{shown_path(path)} does not exist; give the folder of a run, or a file written by "
+            "result.save(…)."
         )
     if problem is not None:
         check_problem(problem)
@@ -714,20 +715,20 @@ def resume(  # noqa: PLR0913
         before = from_file(file, problem, activation, method)
         if isinstance(before.plan.method, StoredMethod):
             raise ValueError(
-                f"{path} was made with the method {before.plan.method.name!r}, which a file cannot "
-                "hold; give method=…."
+                f"{shown_path(path)} was made with the method {before.plan.method.name!r}, which a "
+                "file cannot hold; give method=…."
             )
         if before.plan.chunk is not None and (problem is None or not path.is_dir()):
             raise ValueError(
-                f"{path} belongs to a run on data on disk; give the folder of the run (its out=…), "
-                "and problem=…."
+                f"{shown_path(path)} belongs to a run on data on disk; give the folder of the run "
+                "(its out=…), and problem=…."
             )
         recorded = diagnostics_of(before.run.engine, before.run.states)
         recorded += ["validation_loss"] if before.samples.validation is not None else []
         if lacking := [name for name in recorded if name not in before.run.history]:
             raise ValueError(
-                f"{file} has no history of {lacking[0]}, so it cannot be continued; sapm.load "
-                "gives its networks."
+                f"{shown_path(file)} has no history of {lacking[0]}, so it cannot be continued; "
+                "sapm.load gives its networks."
             )
         seconds = None if max_seconds is None else positive("max_seconds", max_seconds)
         plan = replace(before.plan, max_seconds=seconds)
@@ -737,7 +738,7 @@ def resume(  # noqa: PLR0913
             if max_iter < done:
                 raise ValueError(
                     f"max_iter: got {max_iter}, expected at least {done}, the iterations that "
-                    f"{path} has already; give more, or leave it out."
+                    f"{shown_path(path)} has already; give more, or leave it out."
                 )
         mesh = mesh_of(devices, len(before.run.seeds))
         check_one_device(mesh is not None, plan.chunk is not None)

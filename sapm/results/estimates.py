@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sapm.errors import brief
+from sapm.errors import brief, printable
 from sapm.numerics.activations import Activation, sin
 from sapm.numerics.jets import Jet, lift
 from sapm.numerics.layers import Dense
@@ -412,11 +412,12 @@ class ErrorEstimate:
 
     def __str__(self) -> str:
         if self.sentence:
-            return self.sentence
+            return printable(self.sentence)
         name = "Error" if self.kind == "measured" else "Error estimate"
         text = f"{name} {self.error:.1e} ({_kind_of_size(self.relative, self.field_errors)})"
         text += f" at {self.points} points." if self.points is not None else "."
-        return f"{text} THIS IS NOT A SOLUTION. {REMEDIES}" if self.no_solution else text
+        text = f"{text} THIS IS NOT A SOLUTION. {REMEDIES}" if self.no_solution else text
+        return printable(text)
 
 
 class ErrorEstimator(Protocol):

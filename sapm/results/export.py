@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from sapm.errors import brief, nearest, shown, warn
+from sapm.errors import brief, nearest, shown, shown_path, warn
 from sapm.results.files import write_whole
 
 if TYPE_CHECKING:
@@ -246,6 +247,8 @@ LONGEST_LINE_CHARACTERS = 2**26  # of a CSV file
 # of a CSV file with more columns, only the coordinates are copied to the output
 MOST_COPIED_COLUMNS = 1000
 MOST_LISTED_COLUMNS = 20  # in an error message
+# Spreadsheets take a cell that begins like this for a formula
+FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 
 
 @dataclass(frozen=True)
@@ -274,8 +277,8 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
         number += 1
         if len(line) == LONGEST_LINE_CHARACTERS and not line.endswith("\n"):
             raise ValueError(
-                f"{path}, line {number} is longer than {LONGEST_LINE_CHARACTERS} characters; is it "
-                "a CSV file?"
+                f"{shown_path(path)}, line {number} is longer than {LONGEST_LINE_CHARACTERS} "
+                "characters; is it a CSV file?"
             )
         yield line
 
@@ -292,12 +295,12 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield reader.line_num, row
         except csv.Error as error:
             raise ValueError(
-                f"{path}, line {reader.line_num} cannot be read as CSV: {error}; write numbers "
-                "with commas."
+                f"{shown_path(path)}, line {reader.line_num} cannot be read as CSV: {error}; write "
+                "numbers with commas."
             ) from None
         except UnicodeDecodeError:
             raise ValueError(
-                f"{path} is not a text file in UTF-8; save it as CSV in UTF-8."
+                f"{shown_path(path)} is not a text file in UTF-8; save it as CSV in UTF-8."
             ) from None
 
 
@@ -333,7 +336,7 @@ def read_points(path: Path, names: Sequence[str]) -> PointTable:
     first = next(rows, None)
     if first is None:
         raise ValueError(
-            f"{path} is empty; its first line must name the columns {', '.join(names)}."
+            f"{shown_path(path)} is empty; its first line must name the columns {', '.join(names)}."
         )
     head = [name.strip() for name in first[1]]
     where = [_column(path, head, name) for name in names]
@@ -342,16 +345,16 @@ def read_points(path: Path, names: Sequence[str]) -> PointTable:
         others = {k: [] for k in range(len(head)) if k not in where}
     else:
         warn(
-            f"{path} has {len(head)} columns, more than {MOST_COPIED_COLUMNS}: only those of the "
-            "coordinates are copied.",
+            f"{shown_path(path)} has {len(head)} columns, more than {MOST_COPIED_COLUMNS}: only "
+            "those of the coordinates are copied.",
         )
     lines = []
     values = array("d")
     for line, row in rows:
         if any(cell.strip() for cell in row[len(head) :]):
             raise ValueError(
-                f"{path}, line {line} has {len(row)} cells, and the first line names {len(head)} "
-                "columns."
+                f"{shown_path(path)}, line {line} has {len(row)} cells, and the first line names "
+                f"{len(head)} columns."
             )
         for name, k in zip(names, where, strict=True):
             values.append(_cell(row[k].strip() if k < len(row) else "", path, line, name))
@@ -360,8 +363,8 @@ def read_points(path: Path, names: Sequence[str]) -> PointTable:
             cells.append(row[k] if k < len(row) else "")
     if not lines:
         raise ValueError(
-            f"{path} names its columns and has no points; add a line with the numbers of every "
-            "point."
+            f"{shown_path(path)} names its columns and has no points; add a line with the numbers "
+            "of every point."
         )
     x = np.frombuffer(values).reshape(len(lines), len(names))
     columns: dict[int, list] = {
@@ -373,12 +376,15 @@ def read_points(path: Path, names: Sequence[str]) -> PointTable:
 
 def _column(path: Path, head: list[str], name: str) -> int:
     """The place of a column in the first line."""
-    if head.count(name) > 1:
+    forms = (name, _no_formula(name))  # as it is, and as our own tables have it
+    places = [k for k, cell in enumerate(head) if cell in forms]
+    if len(places) > 1:
         raise ValueError(
-            f"{path} has {head.count(name)} columns called {brief(name)}; name each of them once."
+            f"{shown_path(path)} has {len(places)} columns called {brief(name)}; name each of "
+            "them once."
         )
-    if name in head:
-        return head.index(name)
+    if places:
+        return places[0]
     if all(map(_is_number, head)):
         hint = " The first line must name the columns."
     elif len(head) == 1 and any(mark in head[0] for mark in ";\t"):
@@ -386,7 +392,7 @@ def _column(path: Path, head: list[str], name: str) -> int:
     else:
         hint = nearest(name, head)
     listed = shown(", ".join(head[:MOST_LISTED_COLUMNS]))
-    raise ValueError(f"{path} has no column {brief(name)}; it has {listed}.{hint}")
+    raise ValueError(f"{shown_path(path)} has no column {brief(name)}; it has {listed}.{hint}")
 
 
 def _cell(text: str, path: Path, line: int, name: str) -> float:
@@ -397,12 +403,22 @@ def _cell(text: str, path: Path, line: int, name: str) -> float:
         value = None
     if value is None or not np.isfinite(value):
         what = "a number" if value is None else "finite"
-        raise ValueError(f"{path}, line {line}, column {brief(name)}: {brief(text)} is not {what}.")
+        raise ValueError(
+            f"{shown_path(path)}, line {line}, column {brief(name)}: {brief(text)} is not {what}."
+        )
     return value
 
 
+def _no_formula(cell: Any) -> Any:
+    """A cell as it is written: a text that a spreadsheet would take for a formula gets an
+    apostrophe before it. Numbers stay as they are.
+    """
+    formula = isinstance(cell, str) and FORMULA.match(cell) and not _is_number(cell)
+    return f"'{cell}" if formula else cell
+
+
 def csv_text(names: Sequence[str], rows: Sequence[Sequence]) -> str:
-    """A table as CSV.
+    """A table as CSV, in which no cell is a formula.
 
     Parameters
     ----------
@@ -410,6 +426,7 @@ def csv_text(names: Sequence[str], rows: Sequence[Sequence]) -> str:
     rows : the cells of every row.
     """
     text = io.StringIO()
+    names, *rows = [[_no_formula(cell) for cell in row] for row in (names, *rows)]
     # Python's writer does not quote a carriage return, and its reader takes one for a line end
     carriage_returns = any("\r" in str(cell) for row in (names, *rows) for cell in row)
     quoting = csv.QUOTE_ALL if carriage_returns else csv.QUOTE_MINIMAL
@@ -428,7 +445,7 @@ def evaluate_csv(u: Solution, path: Path) -> tuple[list[str], list[tuple]]:
     if not path.is_file():
         what = "is not a file on disk" if path.exists() else "does not exist"
         raise FileNotFoundError(
-            f"{path} {what}; give a CSV file with the columns {', '.join(u.names)}."
+            f"{shown_path(path)} {what}; give a CSV file with the columns {', '.join(u.names)}."
         )
     table = read_points(path, u.names)
     values = u(table.points).reshape(len(table.points), -1)
@@ -441,8 +458,8 @@ def evaluate_csv(u: Solution, path: Path) -> tuple[list[str], list[tuple]]:
     bad = ~np.isfinite(values).all(1)
     if bad.any():
         raise ValueError(
-            f"{path}, line {table.lines[bad.argmax()]}: the network is not finite there; the point "
-            "is far out of its range."
+            f"{shown_path(path)}, line {table.lines[bad.argmax()]}: the network is not finite "
+            "there; the point is far out of its range."
         )
     columns = list(table.columns)
     for name, output in zip(_output_names(u, values.shape[1]), values.T, strict=True):

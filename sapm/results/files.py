@@ -26,14 +26,14 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from sapm import __version__
-from sapm.errors import brief, json_safe, shown
+from sapm.errors import brief, json_safe, printable, shown_path
 from sapm.scopes import THREAD_VARIABLES, first_process, installed_memory
 
 FORMAT = 2  # version of the .sapm file; a reader refuses a higher one
 LARGEST_JSON_BYTES = 2**28  # a larger description was not written by sapm
 # safetensors allows a header of 100 MB; a longer description is stored as an array
 LARGEST_HEADER_BYTES = 2**25
-LONGEST_PATH_CHARACTERS = 300  # of a path in an error message
+MOST_LISTED_RUNS = 20  # in an error message
 
 # ---------------------------------------------------------------- atomic writes
 
@@ -46,8 +46,8 @@ def _from_numpy(x: Any):
 
 
 def to_json(x: Any, **kwargs) -> str:
-    """x as JSON, with NumPy numbers and arrays."""
-    return json.dumps(x, default=_from_numpy, ensure_ascii=False, **kwargs)
+    """x as JSON that is safe to print, with NumPy numbers and arrays."""
+    return printable(json.dumps(x, default=_from_numpy, ensure_ascii=False, **kwargs), in_json=True)
 
 
 def write_whole(path: Path, body: bytes) -> None:
@@ -64,7 +64,7 @@ def write_whole(path: Path, body: bytes) -> None:
     if path.is_dir() or "\0" in str(path):
         what = "is a folder" if path.is_dir() else "contains a NUL character"
         raise ValueError(
-            f"{shown(str(path), LONGEST_PATH_CHARACTERS)} {what}; give the name of a file, such as "
+            f"{shown_path(path)} {what}; give the name of a file, such as "
             "u.npz; nothing was written."
         )
     if path.exists() and not path.is_file():
@@ -169,7 +169,8 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except MemoryError:
         raise ValueError(
-            f"{path} needs more memory than is free; end other programs, or use a larger machine."
+            f"{shown_path(path)} needs more memory than is free; end other programs, or use a "
+            "larger machine."
         ) from None
     except (
         SafetensorError,
@@ -181,12 +182,13 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
     ) as error:
         reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise ValueError(
-            f"{path} ({size} bytes) is damaged or is not a file written by sapm{reason}."
+            f"{shown_path(path)} ({size} bytes) is damaged or not a file written by sapm{reason}."
         ) from None
     text = header.get("about", "")
     if _digest(arrays, text) != header.get("sha256"):
         raise ValueError(
-            f"{path} is damaged: its contents do not match its checksum; use an earlier copy."
+            f"{shown_path(path)} is damaged: its contents do not match its checksum; use an "
+            "earlier copy."
         )
     return arrays, read_json(path, text or arrays.pop("about", np.zeros(0)).tobytes())
 
@@ -196,30 +198,31 @@ def _check_readable(path: Path) -> None:
         raise ValueError(no_checkpoint(path))
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; give the path of a file written by result.save(…)."
+            f"{shown_path(path)} does not exist; give the path of a file written by result.save(…)."
         )
     if not path.is_file():  # reading a pipe would wait for ever
         raise ValueError(
-            f"{path} is not a file on disk; give the path of a file written by result.save(…)."
+            f"{shown_path(path)} is not a file on disk; give the path of a file written by "
+            "result.save(…)."
         )
     size = path.stat().st_size
     if size > installed_memory():
         raise ValueError(
-            f"{path} ({size / 1e9:.3g} GB) is larger than the memory of this machine; is it a file "
-            "written by sapm?"
+            f"{shown_path(path)} ({size / 1e9:.3g} GB) is larger than the memory of this machine; "
+            "is it a file written by sapm?"
         )
 
 
 def _check_version(path: Path, header: dict[str, str]) -> None:
     if header.get("format") != "sapm":
-        raise ValueError(f"{path} is a safetensors file, but not one written by sapm.")
+        raise ValueError(f"{shown_path(path)} is a safetensors file, but not one written by sapm.")
     version = header.get("version", "")
     if not re.fullmatch("[0-9]{1,9}", version):
-        raise ValueError(f"{path} is damaged: it does not say which version wrote it.")
+        raise ValueError(f"{shown_path(path)} is damaged: it does not say which version wrote it.")
     if int(version) > FORMAT:
         raise ValueError(
-            f"{path} was written by a newer sapm (file format {version}; this one reads up to "
-            f"{FORMAT}): upgrade."
+            f"{shown_path(path)} was written by a newer sapm (file format {version}; this one "
+            f"reads up to {FORMAT}): upgrade."
         )
 
 
@@ -239,13 +242,15 @@ def read_json(path: Path, text: str | bytes | None = None) -> dict:
             content = json.loads(path.read_text(encoding="utf-8") if text is None else text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{path} is damaged: it is not JSON at line {error.lineno}; use an earlier copy."
+            f"{shown_path(path)} is damaged: it is not JSON at line {error.lineno}; use an earlier "
+            "copy."
         ) from None
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise ValueError(
-            f"{path} is damaged: it is not a dictionary that sapm has written; use an earlier copy."
+            f"{shown_path(path)} is damaged: it is not a dictionary that sapm has written; use an "
+            "earlier copy."
         )
     return content
 
@@ -264,8 +269,8 @@ def check_inside(folder: Path, path: Path) -> None:
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(Path(os.path.realpath(folder))):
         raise ValueError(
-            f"{path} leads out of {folder}, to {target}; put it there itself, in place of the "
-            "link; nothing was changed."
+            f"{shown_path(path)} leads out of {shown_path(folder)}, to {shown_path(target)}; put "
+            "it there itself, in place of the link; nothing was changed."
         )
 
 
@@ -299,8 +304,8 @@ class Claim:
             self._lock.acquire()
         except Timeout:
             raise ValueError(
-                f"{self.path} is in use by another process; wait for it to end, or choose another "
-                "folder; nothing was changed."
+                f"{shown_path(self.path)} is in use by another process; wait for it to end, or "
+                "choose another folder; nothing was changed."
             ) from None
         return self
 
@@ -351,21 +356,22 @@ def unused(path: Path) -> bool:
 def no_checkpoint(path: Path) -> str:
     """Why a folder cannot be read or continued as a run."""
     if (path / "checkpoint" / "latest.sapm").exists():
-        return f"{path} is a run that has not ended; sapm.resume continues it."
+        return f"{shown_path(path)} is a run that has not ended; sapm.resume continues it."
     runs = [
         str(checkpoint.parent.parent)
         for depth in ("*", "*/*")
         for checkpoint in sorted(path.glob(f"{depth}/checkpoint/latest.sapm"))
     ]
     if runs:
-        return f"{path} is not the folder of a run; give one that is in it: {', '.join(runs[:20])}."
+        listed = ", ".join(map(shown_path, runs[:MOST_LISTED_RUNS]))
+        return f"{shown_path(path)} is not the folder of a run; give one that is in it: {listed}."
     if (path / "history.jsonl").exists() and unused(path):
         return (
-            f"{path} holds a run that was cut off before its first checkpoint; start it again in "
-            "the same folder."
+            f"{shown_path(path)} holds a run that was cut off before its first checkpoint; start "
+            "it again in the same folder."
         )
     return (
-        f"{path} is not the folder of a run: it has no checkpoint; start one with "
+        f"{shown_path(path)} is not the folder of a run: it has no checkpoint; start one with "
         f"sapm.solve(…, out={str(path)!r})."
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sapm.errors import brief, nearest, shown
+from sapm.errors import brief, nearest, printable, shown
 from sapm.problem.domain import domain_from
 from sapm.problem.functions import evaluate
 from sapm.results.table import (
@@ -64,6 +64,12 @@ def plot(result: Result, kind: str, seed: int | None) -> Figure:
         return _loss(result)
     if kind == "bound":
         return _bound(result, i)
+    names = result.samples.names
+    if len(names) > 3:
+        raise ValueError(
+            "figures of u need one, two or three coordinates; this problem has "
+            f"{len(names)}: {', '.join(names)}."
+        )
     return _solution(result, i) if kind == "solution" else _error(result, i)
 
 
@@ -132,7 +138,7 @@ def _loss(result: Result) -> Figure:
             [], [], color=FAINT, lw=0.9, label=f"{len(loss) - 1} other seed{'s' * (len(loss) > 2)}"
         )
     ax.set_ylabel("minimised loss")
-    ax.set_title(heading(result.plan), fontsize=11, color=INK)
+    ax.set_title(label_of(heading(result.plan)), fontsize=11, color=INK)
     ax.legend(frameon=False, fontsize=9)
     return figure
 
@@ -222,15 +228,6 @@ def _exact(result: Result) -> Function | None:
     return exact
 
 
-def _check_coordinates(result: Result) -> None:
-    d = len(result.samples.names)
-    if d > 3:
-        raise ValueError(
-            "figures of u need one, two or three coordinates; this problem has "
-            f"{d}: {', '.join(result.samples.names)}."
-        )
-
-
 def _mask(result: Result, x: np.ndarray, values: np.ndarray) -> np.ndarray:
     """The values, NaN outside of the domain."""
     if result.samples.domain is None:
@@ -241,7 +238,6 @@ def _mask(result: Result, x: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def _solution(result: Result, i: int) -> Figure:
     """The network of a seed, with the exact solution and the training data of a curve."""
-    _check_coordinates(result)
     u = result.seeds[i]
     exact = _exact(result)
     if len(result.samples.names) > 1:
@@ -264,7 +260,7 @@ def _solution(result: Result, i: int) -> Figure:
     values = _mask(result, x, u(x).reshape(len(x), -1))
     for k in range(values.shape[1]):
         style: dict[str, Any] = (
-            {"label": u.fields[k]} if u.fields else {"color": ACCENT, "label": "network"}
+            {"label": label_of(u.fields[k])} if u.fields else {"color": ACCENT, "label": "network"}
         )
         ax.plot(x[:, 0], values[:, k], lw=1.6, **style)
     handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
@@ -279,7 +275,6 @@ def _error(result: Result, i: int) -> Figure:
     """The network minus the exact solution: everywhere if there is a function for it, else at the
     test points.
     """
-    _check_coordinates(result)
     u = result.seeds[i]
     exact = _exact(result)
     test = result.samples.test
@@ -299,7 +294,9 @@ def _error(result: Result, i: int) -> Figure:
     if len(result.samples.names) == 1:
         order = np.argsort(x[:, 0])
         for k in range(error.shape[1]):
-            style: dict[str, Any] = {"label": u.fields[k]} if u.fields else {"color": ACCENT}
+            style: dict[str, Any] = (
+                {"label": label_of(u.fields[k])} if u.fields else {"color": ACCENT}
+            )
             ax.plot(x[order, 0], _mask(result, x, error)[order, k], lw=1.2, **style)
         if u.fields:
             ax.legend(frameon=False, fontsize=9)
@@ -351,13 +348,15 @@ def _maps(result: Result, u: Solution, value: Function, label: str, colour_map: 
         ax.set_ylabel(label_of(names[-1]))
         if equal:
             ax.set_aspect("equal")
-        name = f"{fields[k]}, " if several else ""
+        name = f"{label_of(fields[k])}, " if several else ""
         title = f"{name}seed {u.seed}" if cut is None else f"{label_of(names[0])} = {cut:.3g}"
         ax.set_title(title, fontsize=11, color=INK)
         if several or ax is axes[-1]:
             beside = ax if several else list(axes)
             shrink = 0.7 if equal and len(panels) > 1 else 1.0
-            figure.colorbar(drawn, ax=beside, label=label.replace("u", fields[k], 1), shrink=shrink)
+            figure.colorbar(
+                drawn, ax=beside, label=label.replace("u", label_of(fields[k]), 1), shrink=shrink
+            )
     return figure
 
 
@@ -529,7 +528,7 @@ def page(result: Result, title: str = "") -> str:
         f'<p class="certificate">Warning: {html.escape(advice.sentence)}</p>'
         for advice in result.run.advice
     )
-    return f"""<!doctype html>
+    whole = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">{CONTENT_POLICY_HTML}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>{STYLE}</style></head><body>
@@ -541,3 +540,4 @@ It certifies the training loss, not the error between the points.</p>
 <h2>Settings</h2><dl>{settings}</dl>
 </body></html>
 """
+    return "\n".join(map(printable, whole.split("\n")))

@@ -26,6 +26,7 @@ from sapm.errors import (
     count,
     number,
     shown,
+    shown_path,
     text,
 )
 from sapm.methods.engine import Engine
@@ -67,7 +68,7 @@ def built(path: Any, make: Callable, *arguments):
         return make(*arguments)
     except Exception as error:
         raise ValueError(
-            f"{path} is undamaged, but this version of sapm cannot open it "
+            f"{shown_path(path)} is undamaged, but this version of sapm cannot open it "
             f"({type(error).__name__}: {shown(str(error), 200)}); if this version wrote the file, "
             "please report the error."
         ) from error
@@ -173,7 +174,7 @@ def check(
         _samples(arrays, about, plan.depth)
     except (ValueError, TypeError) as error:
         text = shown(str(error).rstrip("."), 300)
-        raise ValueError(f"{path} is damaged: {text}; use an earlier copy.") from None
+        raise ValueError(f"{shown_path(path)} is damaged: {text}; use an earlier copy.") from None
     return plan, run
 
 
@@ -534,7 +535,7 @@ def unflatten_state(path, shapes, arrays: Arrays):
     stored = [arrays[name] for name in sorted(arrays)]
     if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in stored]:
         raise ValueError(
-            f"{path} holds a state that this version of sapm cannot continue; it was written by "
-            "another version."
+            f"{shown_path(path)} holds a state that this version of sapm cannot continue; it was "
+            "written by another version."
         )
     return jax.tree.unflatten(tree, [jnp.asarray(x) for x in stored])

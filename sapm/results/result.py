@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sapm.errors import brief, integer, warn
+from sapm.errors import brief, integer, printable, shown_path, warn
 from sapm.methods.engine import Engine
 from sapm.methods.method import METHODS, Method, StoredMethod
 from sapm.numerics.activations import ACTIVATIONS, Activation, activation
@@ -197,7 +197,7 @@ class Result:
         row = self.table[self.run.best]
         error = row.get("solution_error", row.get("test_error"))
         tail = "" if error is None else f", error {error:.2e}"
-        return (
+        return printable(
             f"<Result: {len(self.seeds)} seeds, best is {row['seed']}: loss {row['loss']:.2e}, "
             f"true loss {row['mean_squared_loss']:.2e}{tail}; {row['reason']}>"
         )
@@ -482,8 +482,8 @@ def from_file(
             stored = arrays[f"network/{name}{l}"]
             if not np.allclose(np.stack(restored), stored, rtol=1e-6, atol=1e-9):
                 raise ValueError(
-                    f"{path} is damaged: its networks are not those of its state; use an earlier "
-                    "copy."
+                    f"{shown_path(path)} is damaged: its networks are not those of its state; use "
+                    "an earlier copy."
                 )
     return result
 
@@ -545,15 +545,16 @@ def _functions(path, arrays: dict[str, np.ndarray], problem: Problem | None) -> 
         return {}
     if not isinstance(problem, PDE):
         raise ValueError(
-            f"{path} holds a nonlinear PDE or a Condition, whose residual a file cannot hold; give "
+            f"{shown_path(path)} holds a nonlinear PDE or a Condition, whose residual a file "
+            "cannot hold; give "
             "the problem again: problem=… (--problem …). Systems, unknown parameters and "
             "derivatives above order 2 count as nonlinear."
         )
     functions = problem.functions
     if not set(names) <= set(functions):
         raise ValueError(
-            f"{path} holds a nonlinear PDE, and the problem given is a linear one; give the one it "
-            "was made with."
+            f"{shown_path(path)} holds a nonlinear PDE, and the problem given is a linear one; "
+            "give the one it was made with."
         )
     return functions
 
@@ -565,8 +566,8 @@ def _loss(path, arrays: dict[str, np.ndarray], problem: Problem | None) -> Loss 
     loss = getattr(problem, "loss", None)
     if loss is None:
         raise ValueError(
-            f"{path} was trained with a loss of your own, which a file cannot hold; give the "
-            "problem again: problem=sapm.Regression(…, loss=…)."
+            f"{shown_path(path)} was trained with a loss of your own, which a file cannot hold; "
+            "give the problem again: problem=sapm.Regression(…, loss=…)."
         )
     return loss
 
@@ -580,8 +581,8 @@ def _stored_ansatz(path, arrays: dict[str, np.ndarray], problem: Problem | None)
     ansatz = problem.ansatz if isinstance(problem, PDE) else None
     if ansatz is None:
         raise ValueError(
-            f"{path} holds hard conditions, which are code; give the problem again: problem=… "
-            "(--problem …)."
+            f"{shown_path(path)} holds hard conditions, which are code; give the problem again: "
+            "problem=… (--problem …)."
         )
     return ansatz
 
@@ -593,20 +594,20 @@ def _activation(path, about: dict, given) -> Activation:
     if name in ACTIVATIONS:
         if given is not None and activation(given).name != name:
             raise ValueError(
-                f"{path} was made with the activation {name!r}, not with the one given; leave "
-                "activation= out."
+                f"{shown_path(path)} was made with the activation {brief(name)}, not with the one "
+                "given; leave activation= out."
             )
         return ACTIVATIONS[name]
     if given is None:
         raise ValueError(
-            f"{path} was made with an activation of yours, {name!r}, which a file cannot hold; "
-            "give activation=…."
+            f"{shown_path(path)} was made with an activation of yours, {brief(name)}, which a file "
+            "cannot hold; give activation=…."
         )
     sigma = activation(given)
     if stored_values is not None and not np.allclose(_values(sigma), stored_values, 1e-9, 1e-9):
         raise ValueError(
-            f"{path} was made with an activation of yours, {name!r}, which has other values than "
-            "the one given."
+            f"{shown_path(path)} was made with an activation of yours, {brief(name)}, which has "
+            "other values than the one given."
         )
     return sigma
 
@@ -640,8 +641,8 @@ def best_of(path: str | Path, activation_given=None, export: bool = False) -> So
     layers = _layers(arrays, plan.depth, best)
     if layers[0][0].shape[1] < samples.inputs:
         raise ValueError(
-            f"{path} is damaged: its networks do not take what its features give; use an earlier "
-            "copy."
+            f"{shown_path(path)} is damaged: its networks do not take what its features give; use "
+            "an earlier copy."
         )
     return solution(samples, layers, sigma, run.seeds[best])
 

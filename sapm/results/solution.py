@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from sapm.errors import brief, nearest, one_by_one, split
+from sapm.errors import brief, nearest, one_by_one, printable, split
 from sapm.numerics.activations import Activation
 from sapm.problem.data import OnDisk, on_disk
 from sapm.problem.inputs import Ansatz, Component, Embedding
@@ -142,7 +142,7 @@ class Solution:
     def __repr__(self) -> str:
         widths = [self.weights[0][0].shape[1], *(W.shape[0] for W, _ in self.weights)]
         derivatives = "".join(f"∂/∂{self.names[i]} of " for i in self.directions)
-        return (
+        return printable(
             f"<{derivatives}u({', '.join(self.names)}): {self.sigma.name} network "
             f"{'-'.join(map(str, widths))}, seed {self.seed}>"
         )

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
+from sapm.errors import printable
 from sapm.training.run import Plan, Run, Status
 from sapm.training.seeds import SEEDS_FOR_A_RATE
 
@@ -218,8 +220,13 @@ def summary(
     width = plan.width if isinstance(plan.width, int) else "-".join(map(str, plan.width))
     title = f"{heading(plan)}: depth {plan.depth}, width {width}, {plan.activation.name}"
     rows, others = shown_seeds(result)
-    caption = "\n".join([*([others] if others else []), *_notes(result, estimate, estimator)])
-    table = Summary(title=title, caption=caption, caption_justify="left")
+    notes = [*([others] if others else []), *_notes(result, estimate, estimator)]
+    # `Text`, since a console would take brackets in a string for markup
+    table = Summary(
+        title=Text(printable(title), style="table.title"),
+        caption=Text("\n".join(map(printable, notes)), style="table.caption"),
+        caption_justify="left",
+    )
     columns = _columns(result)
     for name in columns:
         head = HEADINGS.get(name, name.replace("_", " "))

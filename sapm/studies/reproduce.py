@@ -24,7 +24,7 @@ import numpy as np
 
 from sapm.catalogue import CATALOGUE, PAPER, Entry, paper_tables
 from sapm.driver.solve import resume, solve
-from sapm.errors import brief, choose, nearest
+from sapm.errors import brief, choose, nearest, printable, shown_path
 from sapm.objective.weights import ROUNDING
 from sapm.results import files
 from sapm.results.files import environment
@@ -253,14 +253,14 @@ def begin(out: Path, requested: Plan) -> None:
         existing = read_plan(out)
         if existing != requested:
             raise ValueError(
-                f"{out} holds another reproduction ({_command(existing)}); choose another --out, "
-                "or resume it."
+                f"{shown_path(out)} holds another reproduction ({_command(existing)}); choose "
+                "another --out, or resume it."
             )
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
-            f"{out} is not empty and holds no reproduction; choose another --out. Nothing was "
-            "changed."
+            f"{shown_path(out)} is not empty and holds no reproduction; choose another --out. "
+            "Nothing was changed."
         )
     files.write_whole(file, (files.to_json(requested, indent=2) + "\n").encode())
 
@@ -273,8 +273,8 @@ def read_plan(out: Path) -> Plan:
         return plan(names, models, [(L, M) for L, M in sizes], bool(content["quick"]))
     except (ValueError, TypeError, KeyError):
         raise ValueError(
-            f"{out / PLAN_FILE_NAME} is damaged: it is not a plan of sapm reproduce; start again "
-            "in another folder."
+            f"{shown_path(out / PLAN_FILE_NAME)} is damaged: it is not a plan of sapm reproduce; "
+            "start again in another folder."
         ) from None
 
 
@@ -374,7 +374,7 @@ def _in_a_process(out: Path, cell: Cell) -> None:
     try:
         unless_interrupted(lambda: make(out, cell, False), lambda: sys.exit(130))
     except (ValueError, OSError) as error:
-        print(f"{cell}: {error}", file=sys.stderr)
+        print(printable(f"{cell}: {error}"), file=sys.stderr)
         sys.exit(2)
 
 
@@ -416,7 +416,7 @@ def _make_side_by_side(
     if failed:
         raise ValueError(
             f"{len(failed)} of {len(missing)} runs failed, the first {failed[0]}; the others are "
-            f"kept in {out}."
+            f"kept in {shown_path(out)}."
         )
 
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib import format as npy
 
+from sapm.errors import shown_path
 from sapm.methods.streamed import (
     StreamedEngine,
     Swept,
@@ -175,8 +176,8 @@ class Files:
         if needed > free:
             raise ValueError(
                 f"the auxiliary variables of {self.seeds} seeds take {needed / 1e9:.1f} GB on "
-                f"disk, and {self.path} has {free / 1e9:.1f} GB; use fewer seeds, or give out= on "
-                "another disk."
+                f"disk, and {shown_path(self.path)} has {free / 1e9:.1f} GB; use fewer seeds, or "
+                "give out= on another disk."
             )
 
     def _check_there(self, states: Swept) -> None:
@@ -189,8 +190,8 @@ class Files:
                 table = None
             if table is None or table.shape != (self.chunks, self._row(l)):
                 raise ValueError(
-                    f"{path} is missing or damaged: it held the auxiliary variables of layer {l}; "
-                    "the run cannot be continued."
+                    f"{shown_path(path)} is missing or damaged: it held the auxiliary variables of "
+                    f"layer {l}; the run cannot be continued."
                 )
             self._sizes[number] = (self._row(l), table.offset)
 

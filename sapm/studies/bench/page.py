@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sapm.errors import shown_path
 from sapm.results import files
 from sapm.results.page import INK
 from sapm.studies.bench.cases import CASES, ENTRIES
@@ -120,7 +121,8 @@ class Bench:
         self.path = Path(out)
         if not (self.path / "env.json").exists():
             raise ValueError(
-                f"{out} holds no bench: it has no env.json; make one with sapm bench … --out {out}."
+                f"{shown_path(out)} holds no bench: it has no env.json; make one with sapm bench … "
+                f"--out {shown_path(out)}."
             )
         self.env = files.read_json(self.path / "env.json")
         self.cells = read(self.path)

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from sapm.errors import number
+from sapm.errors import number, shown_path
 from sapm.results import files
 from sapm.results.files import environment
 from sapm.studies.bench.cases import ENTRIES, WARM_UP_SEED, Case, chosen_rows, select
@@ -334,16 +334,16 @@ def _same_place(out: Path, env: dict) -> None:
     if not (out / "env.json").exists():
         if any(p.name != ".lock" for p in out.iterdir()):
             raise ValueError(
-                f"{out} is not empty and holds no bench; choose another folder. Nothing was "
-                "changed."
+                f"{shown_path(out)} is not empty and holds no bench; choose another folder. "
+                "Nothing was changed."
             )
         return
     existing = files.read_json(out / "env.json")
     for name in ("processor", "devices", "cores_per_job"):
         if existing.get(name) != env[name]:
             raise ValueError(
-                f"{out} was made elsewhere ({name}: {existing.get(name)}, here {env[name]}); "
-                "choose another folder."
+                f"{shown_path(out)} was made elsewhere ({name}: {existing.get(name)}, here "
+                f"{env[name]}); choose another folder."
             )
 
 
@@ -354,8 +354,8 @@ def _is_there(out: Path, cell: Cell) -> bool:
     budget = number(files.read_json(file).get("budget"))
     if budget != cell.case.seconds:
         raise ValueError(
-            f"{out} holds {cell} with {budget:g} seconds, not {cell.case.seconds:g}; choose "
-            "another folder."
+            f"{shown_path(out)} holds {cell} with {budget:g} seconds, not {cell.case.seconds:g}; "
+            "choose another folder."
         )
     return True
 
