@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from numpy.lib import format as npy
 
-from sapm.errors import brief, by_name
+from sapm.errors import brief, by_name, printable
 from sapm.objective.losses import Loss, Square
 from sapm.objective.terms import Term, value_term
 from sapm.problem.domain import Domain
@@ -115,7 +115,7 @@ def _column_names(names, count: int) -> tuple[str, ...]:
             f"names={brief(names)} must be {count} different names, one for each column of X."
         )
     for name in words:
-        if not name.strip() or name != name.strip() or not name.isprintable():
+        if not name.strip() or name != name.strip() or printable(name) != name:
             raise ValueError(
                 f"names has {brief(name)}; a name must be printable, not empty, and without "
                 "spaces at its ends."

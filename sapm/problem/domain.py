@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import gammaln, ndtri
 from scipy.stats import qmc
 
-from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, nearest, number
+from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, nearest, number, printable
 
 if TYPE_CHECKING:
     from sapm.problem.shapes import Combination, Product
@@ -246,6 +246,7 @@ def _check_name(name: object) -> None:
     if (
         not isinstance(name, str)
         or not (name.isidentifier() and not keyword.iskeyword(name))
+        or printable(name) != name
         or name.startswith("_")
         or name in RESERVED_NAMES
     ):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.errors import brief, by_name, integer, number, warn
+from sapm.errors import brief, by_name, integer, number, printable, warn
 from sapm.objective.terms import (
     Term,
     flux_term,
@@ -689,7 +689,8 @@ def _checked_parameters(parameters, names: Sequence[str]) -> dict[str, float]:
         )
     for name, guess in parameters.items():
         reserved = (*names, "vector", "_names", "_more")
-        if not isinstance(name, str) or not name.isidentifier() or name in reserved:
+        word = isinstance(name, str) and name.isidentifier() and printable(name) == name
+        if not word or name in reserved:
             raise ValueError(
                 f"parameters has the name {brief(name)}; use a plain word that is no coordinate."
             )

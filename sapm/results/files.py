@@ -282,7 +282,7 @@ class Claim:
     def __init__(self, path: Path):
         if "\0" in str(path):
             raise ValueError(
-                f"{str(path)!r} is not the name of a folder; give one without a NUL in it."
+                f"{shown_path(path)!r} is not the name of a folder; give one without a NUL in it."
             )
         self.path = path
         self._lock = FileLock(path / ".lock", timeout=0)
@@ -292,7 +292,7 @@ class Claim:
     def __enter__(self) -> Claim:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(
-                f"out={str(self.path)!r} is a file; give a folder that does not exist yet."
+                f"out={shown_path(self.path)!r} is a file; give a folder that does not exist yet."
             )
         self.path.mkdir(parents=True, exist_ok=True)
         for folder in (self.path, self.path / "checkpoint"):
@@ -372,7 +372,7 @@ def no_checkpoint(path: Path) -> str:
         )
     return (
         f"{shown_path(path)} is not the folder of a run: it has no checkpoint; start one with "
-        f"sapm.solve(…, out={str(path)!r})."
+        f"sapm.solve(…, out={shown_path(path)!r})."
     )
 
 
@@ -410,13 +410,14 @@ class Folder:
             return
         if self.checkpoint.exists():
             raise ValueError(
-                f"out={str(self.path)!r} holds a run; continue it with sapm.resume(…) or "
+                f"out={shown_path(self.path)!r} holds a run; continue it with sapm.resume(…) or "
                 "`sapm resume …`, or choose another folder; nothing was changed."
             )
         if not unused(self.path):
             self._claim.refused = True
             raise ValueError(
-                f"out={str(self.path)!r} is not empty; choose another folder; nothing was changed."
+                f"out={shown_path(self.path)!r} is not empty; choose another folder; nothing was "
+                "changed."
             )
         self._remove_temporary()
         self.write_history([])  # first: `unused` knows a run that was cut off here by it

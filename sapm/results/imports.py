@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.errors import brief
+from sapm.errors import brief, shown
 from sapm.numerics.activations import ACTIVATIONS, Activation
 from sapm.numerics.activations import activation as find_activation
 from sapm.problem.samples import Weights
@@ -403,8 +403,8 @@ def _torch_values(module, x: np.ndarray) -> np.ndarray:
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(
             f"{type(module).__name__} cannot be called with points {x.shape} in double precision "
-            f"({error}); give a module that takes an array (points, coordinates) and gives it to "
-            "its first layer (with features, give the sapm.Solution itself)."
+            f"({shown(str(error))}); give a module that takes an array (points, coordinates) and "
+            "gives it to its first layer (with features, give the sapm.Solution itself)."
         ) from error
 
 

@@ -25,6 +25,7 @@ from sapm.errors import (
     choose,
     count,
     number,
+    printable,
     shown,
     shown_path,
     text,
@@ -322,6 +323,8 @@ def _problem(about: dict) -> None:
     parameters = about.get("parameters", {})
     require(_words(names) and len(set(names)) == len(names) > 0, "it does not name the coordinates")
     require(_words(functions) and len(functions) > 0, "it does not name the functions")
+    words = [*names, *functions, *(parameters if isinstance(parameters, dict) else ())]
+    require(all(printable(word) == word for word in words), "its names cannot be printed")
     numbers = parameters.values() if isinstance(parameters, dict) else [None]
     require(all(np.isfinite(number(v)) for v in numbers), "its parameters are not numbers")
     domain = about.get("domain")
