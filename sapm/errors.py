@@ -265,7 +265,7 @@ def _checked(target, hints: Mapping[str, str]):
         for name, value in settings.items():
             if name not in names:
                 hint = hints[name] if name in hints else _hint(name, value, names)
-                raise TypeError(f"{title} has no setting {name!r}.{hint}")
+                raise TypeError(f"{title} has no setting {brief(name)}.{hint}")
         if not variable and len(args) - has_self > len(unnamed):
             allowed = f"{', '.join(unnamed)} at most" if unnamed else "none"
             raise TypeError(

@@ -18,7 +18,17 @@ from sapm.driver.points import (
     SECOND_ATTEMPT_STEPS,
     STAGE_VISITS,
 )
-from sapm.errors import LARGEST_COUNT, Advice, AdviceKind, brief, choose, integer, positive, warn
+from sapm.errors import (
+    LARGEST_COUNT,
+    Advice,
+    AdviceKind,
+    brief,
+    choose,
+    integer,
+    positive,
+    shown,
+    warn,
+)
 from sapm.methods.method import (
     LIFTED_BETA,
     METHOD_NAMES,
@@ -529,7 +539,7 @@ def check_problem(problem: object) -> None:
     if isinstance(problem, PROBLEMS):
         return
     by_name = (
-        f" A problem is solved by its name on the command line: sapm run {problem}."
+        f" A problem is solved by its name on the command line: sapm run {shown(problem)}."
         if isinstance(problem, str)
         else ""
     )

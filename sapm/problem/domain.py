@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import gammaln, ndtri
 from scipy.stats import qmc
 
-from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, nearest, number, printable
+from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, nearest, number, printable, shown
 
 if TYPE_CHECKING:
     from sapm.problem.shapes import Combination, Product
@@ -235,9 +235,10 @@ class Coordinates:
         if name not in self._names:
             known = [*self._names, *self._parameters]
             raise ValueError(
-                f"p.{name} is not a coordinate; this domain has {', '.join(known)} "
+                f"p.{shown(name)} is not a coordinate; this domain has {', '.join(known)} "
                 "(and p.vector for all coordinates); "
-                f"declare an unknown number with parameters={{{name!r}: …}}." + nearest(name, known)
+                f"declare an unknown number with parameters={{{brief(name)}: …}}."
+                + nearest(name, known)
             )
         return self.vector[self._names.index(name)]
 

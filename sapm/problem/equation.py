@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.errors import LARGEST_SIZE, brief, nearest, one_by_one, split
+from sapm.errors import LARGEST_SIZE, brief, nearest, one_by_one, shown, split
 from sapm.numerics.jets import Forms, Orders, channel, polarised
 from sapm.problem.domain import ARRAY_ATTRIBUTES, Coordinates
 from sapm.problem.functions import (
@@ -67,7 +67,7 @@ class Unknown:
         """The derivative of u along these coordinates, in any order: ∂²u/∂t∂x for ("t", "x")."""
         for name in coordinates:
             if name not in self._names:
-                asked = f"{self._called}.d({name!r}) asks for a derivative along {brief(name)}"
+                asked = f"{self._called}.d({brief(name)}) asks for a derivative along {brief(name)}"
                 raise ValueError(f"{asked}; {one_by_one(name, self._names)}")
         return self._give(tuple(sorted(coordinates, key=self._names.index)))
 
@@ -100,8 +100,8 @@ class Unknown:
             ]
             u = self._called
             raise ValueError(
-                f"{u}.{name}: got {name!r}, expected value or a derivative along the coordinates "
-                f"{', '.join(self._names)}; use {u}.value, "
+                f"{u}.{shown(name)}: got {brief(name)}, expected value or a derivative along "
+                f"the coordinates {', '.join(self._names)}; use {u}.value, "
                 f"{', '.join(f'{u}.{n}' for n in self._names)} or "
                 f'{u}.d("{self._names[0]}").'
                 + (

@@ -156,7 +156,9 @@ class Solution:
             )
         for name in coordinates:
             if name not in self.names:
-                raise ValueError(f"{name!r} is not a coordinate; {one_by_one(name, self.names)}")
+                raise ValueError(
+                    f"{brief(name)} is not a coordinate; {one_by_one(name, self.names)}"
+                )
         directions = tuple(self.names.index(name) for name in coordinates)
         return replace(self, directions=self.directions + directions)
 
@@ -233,7 +235,8 @@ class Solution:
         for name in coordinates:
             if name not in self.names:
                 raise TypeError(
-                    f"{name!r} is not a coordinate; give {expected}." + nearest(name, self.names)
+                    f"{brief(name)} is not a coordinate; give {expected}."
+                    + nearest(name, self.names)
                 )
         if missing := [name for name in self.names if name not in coordinates]:
             raise TypeError(f"{', '.join(missing)} is missing; give all coordinates: {expected}.")
