@@ -129,15 +129,17 @@ def test_printable(text):
     assert len(errors.shown_path(text * 500)) <= errors.LONGEST_PATH
 
 
+@pytest.fixture(scope="module")
 def trees():
+    """The syntax trees of the package, by file."""
     package = Path(sapm.__file__).parent
-    for path in sorted(package.rglob("*.py")):
-        yield path.relative_to(package).as_posix(), ast.parse(path.read_text())
+    paths = sorted(package.rglob("*.py"))
+    return {p.relative_to(package).as_posix(): ast.parse(p.read_text()) for p in paths}
 
 
-def test_one_place_prints():
+def test_one_place_prints(trees):
     """Commands print through `show` and `tell`; the others print what `printable` gives."""
-    for path, tree in trees():
+    for path, tree in trees.items():
         for node in ast.walk(tree):
             name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
             if name == "print" and path != "cli/terminal.py":
@@ -151,7 +153,7 @@ def test_one_place_prints():
             ), path
 
 
-def test_paths_in_sentences_are_shown():
+def test_paths_in_sentences_are_shown(trees):
     """Below the command line, which escapes what it prints, a path enters a sentence by
     `shown_path`.
     """
@@ -162,7 +164,7 @@ def test_paths_in_sentences_are_shown():
         name = getattr(value, "attr", getattr(value, "id", ""))
         return name in ("path", "folder", "out", "file", "target")
 
-    for file, tree in trees():
+    for file, tree in trees.items():
         places = [n for n in ast.walk(tree) if isinstance(n, ast.FormattedValue)]
         for place in places if not file.startswith("cli/") else ():
             plain = place.conversion == -1 and place.format_spec is None
@@ -350,8 +352,9 @@ def test_errors_and_warnings_of_a_users_code(name, tmp_path):
 def test_command_lines(result, tmp_path, monkeypatch):
     """Files, folders and options with any name, in all commands."""
     monkeypatch.chdir(tmp_path)
-    for k, text in enumerate(t for t in TEXTS.values() if "\udc9b" not in t):
-        name = text.replace("/", "-")
+    texts = [text.replace("/", "-") for text in TEXTS.values() if "\udc9b" not in text]
+    for k in range(0, len(texts), 4):
+        name = " ".join(texts[k : k + 4])
         folder = Path(f"{k}{name}")
         folder.mkdir()
         model = result.save(folder / f"{name}.sapm")
