@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sapm.methods import blocks, closed_forms, window
-from sapm.methods.alternating import alternating, default_order
+from sapm.methods.alternating import alternating, named_order
 from sapm.numerics.lstsq import VMAP_SEEDS_AXIS
 
 SEED_COUNT = 10
@@ -50,7 +50,7 @@ def measure(case: engine.Case, updates) -> tuple[float, float]:
     sigma, start = ("sin", "forward") if case.dims else ("relu", "uniform")
     method = alternating(obj, widths, sigma, start=start, loop=False)
     states = jax.jit(jax.vmap(method.init))(jax.vmap(jax.random.key)(jnp.arange(SEED_COUNT)))
-    step = partial(sweep, obj, default_order(obj), updates)
+    step = partial(sweep, obj, named_order(obj, "down"), updates)
 
     def run(states, sweeps):
         def of_seed(work):

@@ -149,6 +149,10 @@ def run(  # noqa: PLR0913
         str | None,
         typer.Option(help="auto, gauss-newton, alternating, lbfgs, adam or gd."),
     ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(help="Order of the layers in a sweep of alternating: down, up, up-then-down."),
+    ] = None,
     max_iter: Annotated[int | None, typer.Option(help="Maximum number of iterations.")] = None,
     max_seconds: Annotated[
         float | None, typer.Option(help="Maximum training time in seconds.")
@@ -176,8 +180,8 @@ def run(  # noqa: PLR0913
     names = parse_models(models)
     chosen: dict[str, Any] = parse_settings(settings) | {"seeds": parse_seeds(seeds)}
     device_count = parse_devices(devices)
-    budget = {"method": method, "max_iter": max_iter, "max_seconds": max_seconds}
-    chosen |= {name: value for name, value in budget.items() if value is not None}
+    given = {"method": method, "order": order, "max_iter": max_iter, "max_seconds": max_seconds}
+    chosen |= {name: value for name, value in given.items() if value is not None}
     join_or_launch(distributed, address, process, processes, out)
     if not quiet:
         show_transient("reading the problem …")

@@ -39,6 +39,7 @@ from sapm.methods.method import (
     Method,
     automatic,
     check_pair,
+    whole_sample_option,
     with_options,
 )
 from sapm.numerics.activations import ACTIVATIONS, Activation
@@ -105,6 +106,7 @@ class Settings:
     mu: float | None = None
     alpha: Any = 1.0
     beta: Any = 1.0
+    order: str | Sequence[tuple[str, int]] | None = None
     options: Mapping[str, Any] | None = None
     from_network: bool = False
     in_memory: bool = False
@@ -167,6 +169,11 @@ class Settings:
             raise TypeError(
                 f"options={brief(self.options)} must be a dictionary, such as {{'patience': 2000}}."
             )
+        if self.order is not None and self.method != Alternating.name:
+            raise ValueError(
+                f"order: got {brief(self.order)} and method={brief(self.method)}, expected "
+                "method='alternating'; other methods have no order of blocks."
+            )
         if self.options and isinstance(self.method, Method):
             raise ValueError(
                 f"options: got {brief(self.options)} and a method object, expected only one of the "
@@ -187,7 +194,10 @@ class Settings:
     @property
     def asked_options(self) -> dict[str, Any]:
         """The options of the method that the user set, by name."""
-        return self.method.options if isinstance(self.method, Method) else dict(self.options or {})
+        if isinstance(self.method, Method):
+            return self.method.options
+        order = {} if self.order is None else {"order": self.order}
+        return dict(self.options or {}) | order
 
     def plan(self) -> Plan:
         """The plan: everything resolved that the arguments leave open. A ValueError says which
@@ -414,8 +424,8 @@ def samples_in_memory(settings: Settings, widths: Sequence[int]) -> tuple[int | 
     networks = len(settings.seeds)  # type: ignore[arg-type]
     state = 8 * STATE_NUMBERS * len(problem.X) * networks * sum(widths)
     memory = installed_memory()
-    whole_only = any(options.get(name) for name in ("shared", "order", "polish_after"))
-    if state <= memory * STATE_MEMORY_SHARE or whole_only or options.get("precision") == "mixed":
+    whole_only = whole_sample_option(options) or options.get("precision") == "mixed"
+    if state <= memory * STATE_MEMORY_SHARE or whole_only:
         return None, ""
     chunk = default_chunk(len(problem.X), networks, widths)
     why = (

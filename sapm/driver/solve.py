@@ -388,6 +388,7 @@ def solve(  # noqa: PLR0913
     mu: float | None = None,
     alpha: Any = 1.0,
     beta: Any = 1.0,
+    order: str | Sequence[tuple[str, int]] | None = None,
     options: dict | None = None,
     out: str | Path | None = None,
     progress: bool = True,
@@ -426,6 +427,8 @@ def solve(  # noqa: PLR0913
         (`PDE.mu`).
     alpha, beta : fixed weights of the defects of derivatives (alpha) and of the defects of values
         (beta): a number, or one for each layer (beta: for each layer but the last).
+    order : of the blocks in a sweep of method="alternating": "down" (the printed algorithm), "up",
+        "up-then-down", or pairs (block, layer); see `sapm.Alternating`.
     options : options of the method by name, such as `{"patience": 2000}`.
     out : a folder to keep the run in, so that `resume` can continue it.
     progress : whether a progress bar is shown.
@@ -455,6 +458,7 @@ def solve(  # noqa: PLR0913
         mu=mu,
         alpha=alpha,
         beta=beta,
+        order=order,
         options=options,
         in_memory=divided,
     )

@@ -77,21 +77,33 @@ def general_order(depth: int, second: bool) -> Order:
     )
 
 
-def default_order(obj: Objective, joint: bool = False, shared: bool = False) -> Order:
-    """The sweep of the paper's algorithm for the terms of an objective.
+ORDERS = ("down", "up", "up-then-down")
+UPWARD_BLOCKS = ("S", "d", "a", "W", "b")  # of a layer: its jets, and then its weights
+
+
+def named_order(obj: Objective, name: str, joint: bool = False, shared: bool = False) -> Order:
+    """A sweep by its name, for the terms of an objective.
+
+    "down" is the sweep of the paper's algorithm. "up" updates the layers from 1 to L, and the jets
+    of a layer before its weights. "up-then-down" is one after the other, as one iteration.
 
     Parameters
     ----------
     obj : the objective.
+    name : one of `ORDERS`.
     joint : whether the block "Wb" replaces "W" and "b".
     shared : whether the block "a-shared" replaces "a".
     """
     if not has_closed_forms(obj):
-        order = general_order(obj.depth, any(term.x.forms for term in obj.terms))
+        down = general_order(obj.depth, any(term.x.forms for term in obj.terms))
     elif any(term.is_pde for term in obj.terms):
-        order = algorithm_2(obj.depth)
+        down = algorithm_2(obj.depth)
     else:
-        order = algorithm_1(obj.depth)
+        down = algorithm_1(obj.depth)
+    up = tuple(
+        (block, l) for l in range(1, obj.depth + 1) for block in UPWARD_BLOCKS if (block, l) in down
+    )
+    order = {"down": down, "up": up, "up-then-down": up + down}[name]
     if shared:
         order = tuple(("a-shared" if block == "a" else block, l) for block, l in order)
     if joint:
@@ -120,14 +132,20 @@ def has_closed_forms(obj: Objective) -> bool:
     return all(term.separable for term in obj.terms)
 
 
-def updates(obj: Objective, names: Sequence[str]) -> list[Update]:
+def updates(obj: Objective, names: Sequence[str], guard: float = 0.0) -> list[Update]:
     """The updates of the blocks with these names: in closed form if `has_closed_forms`, otherwise
     by automatic differentiation.
+
+    Parameters
+    ----------
+    obj : the objective.
+    names : of the blocks.
+    guard : the least share of ‖W_l‖² that an update of W_l keeps.
     """
-    return (closed_forms if has_closed_forms(obj) else blocks).updates(names)
+    return (closed_forms if has_closed_forms(obj) else blocks).updates(names, guard)
 
 
-def update(obj: Objective, work: Work, l: int, *names: str) -> Work:
+def update(obj: Objective, work: Work, l: int, *names: str, guard: float = 0.0) -> Work:
     """Update blocks of one layer, one after the other.
 
     Parameters
@@ -135,8 +153,9 @@ def update(obj: Objective, work: Work, l: int, *names: str) -> Work:
     obj, work : the objective, and the point with what belongs to it.
     l : the layer.
     names : of the blocks.
+    guard : see `updates`.
     """
-    return window.update(obj, work, l, updates(obj, names))
+    return window.update(obj, work, l, updates(obj, names, guard))
 
 
 def _segments(order: Order, run: tuple[int, int]) -> list[tuple[int, int, int, tuple[str, ...]]]:
@@ -172,20 +191,21 @@ def _segments(order: Order, run: tuple[int, int]) -> list[tuple[int, int, int, t
     return segments
 
 
-def sweep(obj: Objective, work: Work, order: Order) -> Work:
+def sweep(obj: Objective, work: Work, order: Order, guard: float = 0.0) -> Work:
     """Make block updates in order. Equal layers with the same updates share a compiled loop.
 
     Parameters
     ----------
     obj, work : the objective, and the point with what belongs to it.
     order : pairs (block, layer).
+    guard : see `updates`.
     """
     for first, count, direction, names in _segments(order, work.network.stack.run):
         if count == 1:
-            work = update(obj, work, first, *names)
+            work = update(obj, work, first, *names, guard=guard)
         else:
             lowest, highest = sorted((first, first + (count - 1) * direction))
-            run = updates(obj, names)
+            run = updates(obj, names, guard)
             work = window.update_run(obj, work, lowest, highest, direction < 0, run)
     return work
 
@@ -198,6 +218,7 @@ class AlternatingEngine(OnePhase):
     objective : the terms and the model, "pm" or "sapm".
     widths, sigma : the layer widths m_0 … m_L and the activation.
     order : the sweep.
+    guard : the least share of ‖W_l‖² that an update of W_l keeps; 0: none.
     initialiser, start : the initialisers of weights and of auxiliary variables.
     loop : whether equal layers share one compiled loop. Narrow inputs are then padded with zeros to
         the width of the first layer, so that layer 1 is in the loop too. Otherwise every layer has
@@ -213,6 +234,7 @@ class AlternatingEngine(OnePhase):
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
     order: Order = eqx.field(static=True)
+    guard: float = eqx.field(static=True)
     initialiser: str = eqx.field(static=True)
     start: str = eqx.field(static=True)
     loop: bool = eqx.field(static=True)
@@ -257,7 +279,7 @@ class AlternatingEngine(OnePhase):
 
     def step(self, state: Work | Point) -> Work | Point:
         """The state after one sweep."""
-        return self._run(state, lambda work: sweep(self.objective, work, self.order))
+        return self._run(state, lambda work: sweep(self.objective, work, self.order, self.guard))
 
     def losses(self, state: Work | Point):
         work = state if isinstance(state, Work) else prepare(self.objective, state)
@@ -272,7 +294,9 @@ class AlternatingEngine(OnePhase):
 
     def blocks(self) -> list[tuple[str, Callable]]:
         def updated(state, block: str, l: int):
-            return self._run(state, lambda work: update(self.objective, work, l, block))
+            return self._run(
+                state, lambda work: update(self.objective, work, l, block, guard=self.guard)
+            )
 
         return [
             (f"block {block} of layer {l}", partial(updated, block=block, l=l))
@@ -285,7 +309,8 @@ def alternating(  # noqa: PLR0913
     obj: Objective,
     widths: Sequence[int],
     sigma: str | Activation,
-    order: Order | None = None,
+    order: str | Order = "down",
+    guard: float = 0.0,
     init: str = "paper",
     start: str = "uniform",
     joint: bool = False,
@@ -296,14 +321,17 @@ def alternating(  # noqa: PLR0913
     """The paper's method for an objective: Algorithm 2 if it has a PDE term, otherwise Algorithm 1.
 
     Equations with ψ itself, with second derivatives or with a nonlinear function have no closed
-    forms. Their sweep is `general_order`.
+    forms. Their sweep is `general_order`. The defaults of `order` and `guard` are the printed
+    algorithms; those of `Alternating` are not.
 
     Parameters
     ----------
     obj : the objective, with model "pm" or "sapm".
     widths : (m_0, …, m_L), the units of every layer.
     sigma : the activation.
-    order : another sweep, as pairs (block, layer).
+    order : one of `ORDERS`, or the sweep as pairs (block, layer).
+    guard : the least share of ‖W_l‖² that an update of W_l keeps, under SAPM; 0: none. PM has no
+        ridge, and needs no guard.
     init, start : the initialisers of weights and of auxiliary variables.
     joint : whether W_l and b_l are solved for together instead of one after the other.
     shared : whether all a_l of a term have one step length instead of one for each sample.
@@ -326,10 +354,12 @@ def alternating(  # noqa: PLR0913
                 f"{setting} is for value terms and first-order linear equations without ψ itself; "
                 "leave it out."
             )
-    order = default_order(obj, joint, shared) if order is None else tuple(order)
+    order = named_order(obj, order, joint, shared) if isinstance(order, str) else tuple(order)
     _check_order(obj, order)
+    guard = guard if obj.adaptive else 0.0
+    steps = (order, guard, init, start)
     if not closed:
-        return AlternatingEngine(obj, tuple(widths), sigma, order, init, start, False, precision)
+        return AlternatingEngine(obj, tuple(widths), sigma, *steps, False, precision)
     if loop is None:
         pde = any(term.is_pde for term in obj.terms)
         loop = obj.depth > (LAYERS_APART_PDE if pde else LAYERS_APART)
@@ -339,4 +369,4 @@ def alternating(  # noqa: PLR0913
     if precision == "mixed":
         terms = jax.tree.map(lambda x: x.astype(jnp.float32) if x.ndim else x, terms)
     obj = replace(obj, terms=terms)
-    return AlternatingEngine(obj, tuple(widths), sigma, order, init, start, loop, precision)
+    return AlternatingEngine(obj, tuple(widths), sigma, *steps, loop, precision)

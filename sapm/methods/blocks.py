@@ -146,7 +146,7 @@ def _loss_of_defects(obj: Objective, norms: Norms) -> Float[Array, ""]:
     return weigh(obj, replace(norms, out=()))
 
 
-def layer_block(obj: Objective, window: Window, l: int, name: str) -> Block:
+def layer_block(obj: Objective, window: Window, l: int, name: str, guard: float = 0.0) -> Block:
     """A block of the weights of layer l, as rows of [W b]ᵀ.
 
     Parameters
@@ -155,6 +155,7 @@ def layer_block(obj: Objective, window: Window, l: int, name: str) -> Block:
     window : that of layer l.
     l : the layer.
     name : "W", "b" or "Wb".
+    guard : the least share of ‖W_l‖² that a step keeps (`lstsq.guarded_length`).
     """
     layer = window.layer
     norms = window_norms(obj, window, l)
@@ -185,7 +186,9 @@ def layer_block(obj: Objective, window: Window, l: int, name: str) -> Block:
 
     def curvature(x: Array, gradient: Array) -> Array:
         normal = lstsq.Normal(gram, 0.5 * gradient)
-        return -lstsq.step(normal, ridges, jnp.zeros_like(gradient))
+        change = lstsq.step(normal, ridges, jnp.zeros_like(gradient))
+        slopes = slice(0, 0 if name == "b" else last)
+        return -lstsq.guarded_length(x[slopes], change[slopes], guard) * change
 
     return Block(entries[rows], put, cost, curvature)
 
@@ -201,9 +204,9 @@ def _curves(obj: Objective, window: Window, l: int) -> tuple[Curve | None, ...]:
     return tuple(squared_norms(term, point.network, aux)[1] for term, aux in pairs)
 
 
-def update_layer(obj: Objective, window: Window, l: int, name: str) -> Window:
+def update_layer(obj: Objective, window: Window, l: int, name: str, guard: float = 0.0) -> Window:
     """One Gauss-Newton step for "W", "b" or "Wb" of layer l; parameters: see `layer_block`."""
-    return descend(layer_block(obj, window, l, name))
+    return descend(layer_block(obj, window, l, name, guard))
 
 
 # ---------------------------------------------------------------- jets of a term
@@ -403,6 +406,15 @@ UPDATES: dict[str, Update] = {
 }
 
 
-def updates(names: Sequence[str]) -> list[Update]:
-    """The updates of blocks with these names."""
-    return [UPDATES[name] for name in names]
+def updates(names: Sequence[str], guard: float = 0.0) -> list[Update]:
+    """The updates of blocks with these names.
+
+    Parameters
+    ----------
+    names : of the blocks.
+    guard : see `layer_block`.
+    """
+    return [
+        partial(UPDATES[name], guard=guard) if name in ("W", "Wb") else UPDATES[name]
+        for name in names
+    ]

@@ -75,7 +75,13 @@ def rows(obj: Objective, window: Window, l, block: str) -> lstsq.Normal:
 
 
 def solve_W(
-    obj: Objective, layer: Dense, norms: Norms, l, total: lstsq.Normal, joint: bool = False
+    obj: Objective,
+    layer: Dense,
+    norms: Norms,
+    l,
+    total: lstsq.Normal,
+    joint: bool = False,
+    guard: float = 0.0,
 ) -> tuple[Dense, Norms]:
     """W_l (with `joint`: W_l and b_l) that minimises what the rows add up to, plus λ_l ‖W_l‖².
 
@@ -86,12 +92,15 @@ def solve_W(
     l : the layer's number, which may be traced.
     total : the normal equations of "W", with `joint` of "Wb".
     joint : whether b_l is solved for, too.
+    guard : the least share of ‖W_l‖² that is kept (`lstsq.guarded_length`).
 
     Returns the new layer, and the norms with its ‖W_l‖².
     """
     current = jnp.concatenate([layer.W.T, layer.b[None]]) if joint else layer.W.T
-    ridge = jnp.where(jnp.arange(len(current)) < layer.W.shape[1], ridge_W(obj, norms, l), 0.0)
-    new = current + lstsq.step(total, ridge, current)
+    inputs = layer.W.shape[1]
+    ridge = jnp.where(jnp.arange(len(current)) < inputs, ridge_W(obj, norms, l), 0.0)
+    change = lstsq.step(total, ridge, current)
+    new = current + lstsq.guarded_length(layer.W.T, change[:inputs], guard) * change
     layer = Dense(new[:-1].T, new[-1]) if joint else Dense(new.T, layer.b)
     return layer, replace(norms, s=put_row(norms.s, l, jnp.sum(layer.W**2)))
 
@@ -105,7 +114,13 @@ def shift_b(total: lstsq.Normal) -> Float[Array, " out"]:
 
 
 def solve(
-    obj: Objective, layer: Dense, norms: Norms, l, total: lstsq.Normal, joint: bool = False
+    obj: Objective,
+    layer: Dense,
+    norms: Norms,
+    l,
+    total: lstsq.Normal,
+    joint: bool = False,
+    guard: float = 0.0,
 ) -> tuple[Dense, Norms]:
     """W_l and then b_l (with `joint`: both together) from the normal equations of "Wb".
 
@@ -116,18 +131,20 @@ def solve(
     l : the layer's number, which may be traced.
     total : the normal equations of "Wb".
     joint : whether W_l and b_l are solved for together.
+    guard : see `solve_W`.
 
     Returns the new layer, and the norms with its ‖W_l‖².
     """
     if joint:
-        return solve_W(obj, layer, norms, l, total, joint=True)
+        return solve_W(obj, layer, norms, l, total, True, guard)
     m = layer.W.shape[1]
-    new, norms = solve_W(obj, layer, norms, l, lstsq.Normal(total.gram[:m, :m], total.moment[:m]))
+    slopes = lstsq.Normal(total.gram[:m, :m], total.moment[:m])
+    new, norms = solve_W(obj, layer, norms, l, slopes, guard=guard)
     moved = total.moved(jnp.pad((new.W - layer.W).T, ((0, 1), (0, 0))))
     return Dense(new.W, layer.b - shift_b(moved)), norms
 
 
-def update_W(obj: Objective, window: Window, l) -> Window:
+def update_W(obj: Objective, window: Window, l, guard: float = 0.0) -> Window:
     """W_l minimises Σ_n κ_n (β_l Ω²_{l,n} ‖W z + b - a‖² + α_l Σ_i ‖W z_i - d_i‖²) + λ_l ‖W‖².
 
     Parameters
@@ -135,9 +152,11 @@ def update_W(obj: Objective, window: Window, l) -> Window:
     obj : the objective.
     window : that of layer l.
     l : the layer, which may be traced.
+    guard : see `solve_W`.
     """
     total = rows(obj, window, l, "W")
-    return with_layer(obj, window, l, *solve_W(obj, window.layer, window.norms, l, total))
+    solved = solve_W(obj, window.layer, window.norms, l, total, guard=guard)
+    return with_layer(obj, window, l, *solved)
 
 
 def update_b(obj: Objective, window: Window, l) -> Window:
@@ -160,7 +179,7 @@ def update_b(obj: Objective, window: Window, l) -> Window:
     return _each(window, move)
 
 
-def update_Wb(obj: Objective, window: Window, l, joint: bool = True) -> Window:
+def update_Wb(obj: Objective, window: Window, l, joint: bool = True, guard: float = 0.0) -> Window:
     """W_l and b_l together minimise what `update_W` states. Without `joint`: `update_W` and then
     `update_b`, from the sums of one pass over the samples.
 
@@ -170,9 +189,10 @@ def update_Wb(obj: Objective, window: Window, l, joint: bool = True) -> Window:
     window : that of layer l.
     l : the layer, which may be traced.
     joint : whether W_l and b_l are solved for together.
+    guard : see `solve_W`.
     """
     total = rows(obj, window, l, "Wb")
-    solved = solve(obj, window.layer, window.norms, l, total, joint)
+    solved = solve(obj, window.layer, window.norms, l, total, joint, guard)
     return with_layer(obj, window, l, *solved)
 
 
@@ -339,12 +359,20 @@ UPDATES: dict[str, Update] = {
 }
 
 
-def updates(names: Sequence[str]) -> list[Update]:
-    """The updates of blocks with these names; "W" followed by "b" takes one pass over samples."""
+def updates(names: Sequence[str], guard: float = 0.0) -> list[Update]:
+    """The updates of blocks with these names; "W" followed by "b" takes one pass over samples.
+
+    Parameters
+    ----------
+    names : of the blocks.
+    guard : see `solve_W`.
+    """
     functions: list[Update] = []
-    for name in names:
-        if name == "b" and functions and functions[-1] is update_W:
-            functions[-1] = partial(update_Wb, joint=False)
+    for k, name in enumerate(names):
+        if name == "b" and k and names[k - 1] == "W":
+            functions[-1] = partial(update_Wb, joint=False, guard=guard)
+        elif name in ("W", "Wb"):
+            functions.append(partial(UPDATES[name], guard=guard))
         else:
             functions.append(UPDATES[name])
     return functions

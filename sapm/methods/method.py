@@ -31,7 +31,7 @@ from sapm.errors import (
     optional,
     positive,
 )
-from sapm.methods.alternating import PRECISIONS, alternating
+from sapm.methods.alternating import ORDERS, PRECISIONS, alternating
 from sapm.methods.descent import ADAM_RATE, RATE_HALVING_STEPS, descent
 from sapm.methods.engine import Engine, WithoutPhases
 from sapm.methods.gauss_newton import (
@@ -162,6 +162,14 @@ class Method(ABC):
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
+def _share(name: str, value: Any) -> float:
+    """A number at least 0 and below 1."""
+    share = non_negative(name, value)
+    if share >= 1:
+        raise ValueError(f"{name}: got {brief(value)}, expected a share below 1; 0 is none.")
+    return share
+
+
 # ---------------------------------------------------------------- the methods of the library
 
 LEARNING_RATE_NAMES = ("lr", "learning_rate", "step_size", "eta")
@@ -250,8 +258,10 @@ class GaussNewton(Method):
         return model == "ls" or self.lifted == 0
 
 
-def _order(name: str, value: Any) -> tuple[tuple[str, int], ...]:
-    """The blocks of a sweep as pairs (block, layer)."""
+def _order(name: str, value: Any) -> str | tuple[tuple[str, int], ...]:
+    """The blocks of a sweep as pairs (block, layer), or the name of a sweep."""
+    if isinstance(value, str):
+        return choose(name, value, ORDERS)
     pairs = isinstance(value, (tuple, list)) and all(
         isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in value
     )
@@ -261,9 +271,27 @@ def _order(name: str, value: Any) -> tuple[tuple[str, int], ...]:
         or not all(isinstance(block, str) and number(layer) % 1 == 0 for block, layer in value)
     ):
         raise ValueError(
-            f"{name}={brief(value)} must be a list of pairs such as ('W', 3): a block and a layer."
+            f"{name}={brief(value)} must be one of {', '.join(ORDERS)}, or a list of pairs such as "
+            "('W', 3): a block and a layer."
         )
     return tuple((block, int(layer)) for block, layer in value)
+
+
+GUARD = 0.9  # the guard of the default sweep (docs/reproduction.md has the measurements)
+WHOLE_SAMPLE_OPTIONS = ("shared", "order", "polish_after")
+
+
+def whole_sample_option(options: Mapping[str, Any]) -> str:
+    """The first of these options of `Alternating` that needs all samples at once; "" without any.
+
+    Parameters
+    ----------
+    options : by name; others than `WHOLE_SAMPLE_OPTIONS` are ignored.
+    """
+    for name in WHOLE_SAMPLE_OPTIONS:
+        if options.get(name) and (name, options[name]) != ("order", "down"):
+            return name
+    return ""
 
 
 @by_name(hints=NO_LEARNING_RATE)
@@ -275,7 +303,13 @@ class Alternating(Method):
     --------------------------------------------
     joint : solve for W_l and b_l together.
     shared : one step length for all samples of a_l.
-    order : the blocks of a sweep, such as [("W", 3), ("b", 3), ("a", 2), …].
+    order : "down", the paper's sweep from the last layer to the first; "up", from the first to the
+        last; "up-then-down", both as one iteration; or the blocks of a sweep, such as
+        [("W", 3), ("b", 3), ("a", 2), …]. By default "down" with a guard.
+    guard : the least share of ‖W_l‖² that one update of W_l keeps, for SAPM; 0: none. By default
+        0.9, and none if an order is given: "down" is then the printed algorithm. Without a guard
+        the first sweep down from random auxiliary variables can shrink all layers to 0
+        (docs/reproduction.md).
     polish_after : sweeps after which L-BFGS on the true loss takes over.
     directional : see `GaussNewton`.
     chunk : samples in memory at a time; the others stay on disk.
@@ -285,7 +319,8 @@ class Alternating(Method):
     scale: bool = checked(boolean, False)
     joint: bool = checked(boolean, False)
     shared: bool = checked(boolean, False)
-    order: tuple[tuple[str, int], ...] | None = checked(optional(_order), None)
+    order: str | tuple[tuple[str, int], ...] | None = checked(optional(_order), None)
+    guard: float | None = checked(optional(_share), None)
     polish_after: int | None = checked(optional(count()), None)
     directional: bool = checked(boolean, False)
     chunk: int | None = checked(optional(count()), None)
@@ -296,7 +331,8 @@ class Alternating(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order is not None and (self.joint or self.shared):
+        given = self.order is not None and not isinstance(self.order, str)
+        if given and (self.joint or self.shared):
             raise ValueError(
                 "order: got joint or shared as well, expected order alone; in order, 'Wb' is "
                 "joint, 'a-shared' is shared."
@@ -317,8 +353,14 @@ class Alternating(Method):
     @property
     def needs_all_samples(self) -> str:
         """The first option that sweeps over chunks of samples do not have; "" without any."""
-        names = ("shared", "order", "polish_after")
-        return next((name for name in names if getattr(self, name)), "")
+        return whole_sample_option({name: getattr(self, name) for name in WHOLE_SAMPLE_OPTIONS})
+
+    @property
+    def resolved_guard(self) -> float:
+        """The guard where none is given: that of the default sweep, and none for a given order."""
+        if self.guard is not None:
+            return self.guard
+        return GUARD if self.order is None else 0.0
 
     def engine(
         self,
@@ -329,13 +371,15 @@ class Alternating(Method):
         start: str,
     ) -> Engine:
         if self.chunk is not None:
-            return streamed(objective, widths, sigma, self.joint, init=init, start=start)
+            guard = self.resolved_guard
+            return streamed(objective, widths, sigma, self.joint, guard, init=init, start=start)
         polished = self.polish_after is not None
         sweeps = alternating(
             objective,
             widths,
             sigma,
-            self.order,
+            "down" if self.order is None else self.order,
+            self.resolved_guard,
             init=init,
             start=start,
             joint=self.joint,
@@ -460,6 +504,8 @@ def stored_method(
         of the file and cannot train.
     """
     if not own:
+        if name == Alternating.name:
+            options = {"guard": 0.0} | dict(options)  # files without a guard are older than it
         return with_options(METHODS[choose("method", name, tuple(METHODS))], options)
     if given is not None:
         return given

@@ -80,6 +80,7 @@ class StreamedEngine(WithoutPhases):
     objective : its term has a few samples, in place of all.
     widths, sigma : the layer widths m_0 … m_L and the activation.
     joint : whether W_l and b_l are solved for together.
+    guard : the least share of ‖W_l‖² that an update of W_l keeps.
     initialiser, start : how weights and auxiliary variables are drawn.
     """
 
@@ -87,6 +88,7 @@ class StreamedEngine(WithoutPhases):
     widths: tuple[int, ...] = eqx.field(static=True)
     sigma: Activation = eqx.field(static=True)
     joint: bool = eqx.field(static=True)
+    guard: float = eqx.field(static=True)
     initialiser: str = eqx.field(static=True)
     start: str = eqx.field(static=True)
 
@@ -123,6 +125,7 @@ def streamed(
     widths: Sequence[int],
     sigma: Activation,
     joint: bool = False,
+    guard: float = 0.0,
     init: str = "paper",
     start: str = "uniform",
 ) -> StreamedEngine:
@@ -130,10 +133,11 @@ def streamed(
 
     Parameters
     ----------
-    obj, widths, sigma, joint, init, start : see `alternating`.
+    obj, widths, sigma, joint, guard, init, start : see `alternating`.
     """
     check_widths(obj, widths)
-    return StreamedEngine(obj, tuple(widths), sigma, joint, init, start)
+    guard = guard if obj.adaptive else 0.0
+    return StreamedEngine(obj, tuple(widths), sigma, joint, guard, init, start)
 
 
 # ---------------------------------------------------------------- one chunk, all seeds
@@ -322,7 +326,9 @@ def solve_layer(
 
     def of_seed(layer, norms, sums):
         norms = _with_defects(norms, l + 1, sums.v)
-        return closed_forms.solve(engine.objective, layer, norms, l, sums.rows, engine.joint)
+        return closed_forms.solve(
+            engine.objective, layer, norms, l, sums.rows, engine.joint, engine.guard
+        )
 
     return jax.vmap(of_seed, axis_name=VMAP_SEEDS_AXIS)(layer, norms, sums)
 
@@ -344,7 +350,7 @@ def close_sweep(engine: StreamedEngine, states: Swept, sums: Sums) -> Swept:
     def of_seed(state, sums):
         norms = _with_defects(state.norms, 1, sums.v)
         layer, after = closed_forms.solve(
-            obj, state.ahead.stack[L], norms, L, sums.rows, engine.joint
+            obj, state.ahead.stack[L], norms, L, sums.rows, engine.joint, engine.guard
         )
         return replace(
             state,

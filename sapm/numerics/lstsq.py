@@ -110,6 +110,35 @@ def _at_once(z: Float[Array, "n m"], r: Float[Array, "n out"], w: Array) -> Norm
     return Normal(both[:, : z.shape[1]], both[:, z.shape[1] :])
 
 
+def guarded_length(
+    current: Float[Array, "m out"], change: Float[Array, "m out"], share: float
+) -> Array | float:
+    """The largest θ ≤ 1 for which current + θ · change keeps a share of its squared norm,
+
+        ‖current + θ change‖² ≥ share ‖current‖²
+
+    It is 1 if the whole change does, otherwise the first θ with equality. A convex function with
+    its minimum at `current + change` falls all the way there. So a change that is shortened never
+    raises it, and θ · change is 0 only if the change is.
+
+    Parameters
+    ----------
+    current : the unknowns before the change.
+    change : the whole change.
+    share : in [0, 1); 0 does not limit the change.
+    """
+    if not share:
+        return 1.0
+    size = jnp.sum(current**2)
+    along = jnp.sum(current * change)
+    length = jnp.sum(change**2)
+    spare = (1 - share) * size
+    # the smaller root of length θ² + 2 along θ + spare, where along < 0
+    root = jnp.sqrt(jnp.maximum(along**2 - length * spare, 0.0))
+    first = spare / jnp.where(along < 0, root - along, 1.0)
+    return jnp.where(size + 2 * along + length >= share * size, 1.0, first)
+
+
 def step(
     normal: Normal, ridge: Float[Array, " m"], current: Float[Array, "m out"]
 ) -> Float[Array, "m out"]:

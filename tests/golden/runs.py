@@ -67,7 +67,8 @@ def _growth():
 
 def _sweeps(problem, model, activation, **more):
     settings = {"depth": 5, "width": 6, "max_iter": 12} | SMALL | more
-    settings |= {"model": model, "activation": activation, "method": "alternating"}
+    settings |= {"model": model, "activation": activation}
+    settings |= {"method": "alternating", "order": "down"}
     return sapm.solve(problem, **settings)
 
 
@@ -98,6 +99,7 @@ def _streamed():
             max_iter=6,
             seeds=2,
             progress=False,
+            order="down",
             options={"chunk": 30},
             out=Path(folder) / "run",
         )

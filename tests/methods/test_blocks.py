@@ -145,3 +145,32 @@ def test_collapsed_network_is_harmless(config):
         before, loss = loss, measured(obj, work)[1]
         assert loss <= before * (1 + 1e-12)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(work))
+
+
+@cache
+def guarded_block(kind: str, l: int, share: float):
+    return jax.jit(lambda obj, work: update(obj, work, l, kind, guard=share))
+
+
+@pytest.mark.parametrize("config", [CONFIGS[3], CONFIGS[11]], ids=name)
+def test_the_guard_keeps_a_share_of_the_norm(config):
+    """A guarded update of W_l keeps its share of ‖W_l‖², never raises the loss, and is the whole
+    update where that keeps the share.
+    """
+    shrunk = 0
+    for seed in range(3):
+        obj = random_objective(config, seed)
+        before = start(obj, random_point(config, obj, seed, noise=10.0))
+        for l in range(obj.depth, 0, -1):
+            for kind in ("W", "Wb"):
+                works = [before, *(guarded_block(kind, l, c)(obj, before) for c in (0.9, 0.0))]
+                old, kept, whole = (float(work.norms.s[l - 1]) for work in works)
+                high, middle, low = (float(measured(obj, work)[1]) for work in works)
+                assert low <= middle * (1 + 1e-12) <= high * (1 + 2e-12)
+                if whole >= 0.9 * old:
+                    assert kept == whole
+                else:
+                    assert kept == pytest.approx(0.9 * old, rel=1e-9)
+                    assert middle < high
+                    shrunk += 1
+    assert shrunk >= 6

@@ -197,9 +197,23 @@ def test_blocks_never_raise_the_loss_and_closed_forms_are_stationary(name, model
 
 def test_orders_that_are_not_known():
     obj, _ = random_case("second", "sapm", 0)
-    for order, shared in (((("c", 1),), False), ((("S", 3),), False), (None, True)):
+    for order, shared in (((("c", 1),), False), ((("S", 3),), False), ("down", True)):
         with pytest.raises(
             ValueError,
             match=r"expected blocks W, b, Wb, d, S, a, at layers|shared=True is for value terms",
         ):
             alternating(obj, (2, 3, 3, 1), "sin", order, shared=shared)
+
+
+def test_the_guard_keeps_a_share_of_the_norm():
+    """Updates of W_l by automatic differentiation keep their share of ‖W_l‖²; the loss falls."""
+    for name in ("second", "nonlinear"):
+        obj, point = random_case(name, "sapm", 0, (2, 3, 1), "tanh", 10.0)
+        for l in (2, 1):
+            before = prepare(obj, point)
+            free, guarded = (update(obj, before, l, "W", guard=share) for share in (0.0, 0.9))
+            old, whole, kept = (float(work.norms.s[l - 1]) for work in (before, free, guarded))
+            assert kept >= 0.9 * old * (1 - 1e-9) or kept == pytest.approx(whole)
+            assert float(weigh(obj, guarded.norms)) <= float(weigh(obj, before.norms))
+            if l == 2:
+                assert whole < 0.9 * old

@@ -18,7 +18,13 @@ from cases import (
     to_reference,
 )
 
-from sapm.methods.alternating import algorithm_1, algorithm_2, alternating, sweep
+from sapm.methods.alternating import (
+    algorithm_1,
+    algorithm_2,
+    alternating,
+    named_order,
+    sweep,
+)
 from sapm.methods.window import point_of, prepare
 from sapm.numerics.network import NO_RUN, Stack
 from sapm.objective.penalty import Point, penalty
@@ -76,7 +82,19 @@ def test_sweeps(config, options):
 
 
 def test_orders_are_the_papers():
-    """Algorithm 1 updates a_l before W_l, Algorithm 2 after; both go down."""
+    """Algorithm 1 updates a_l before W_l, Algorithm 2 after; both go down. Upwards, the jets of a
+    layer come before its weights.
+    """
+    value = random_objective(SAPM[1], 1)
+    equation = random_objective(SAPM[6], 1)
+    assert named_order(value, "down") == algorithm_1(value.depth)
+    assert named_order(equation, "down") == algorithm_2(equation.depth)
+    for obj, jets in ((value, "a"), (equation, "da")):
+        up = named_order(obj, "up")
+        assert up[: len(jets) + 2] == tuple((block, 1) for block in (*jets, "W", "b"))
+        assert sorted(up) == sorted(named_order(obj, "down"))
+        assert [l for _, l in up] == sorted(l for _, l in up)
+        assert named_order(obj, "up-then-down") == up + named_order(obj, "down")
     assert algorithm_1(3) == (
         ("W", 3),
         ("b", 3),
@@ -98,26 +116,19 @@ def test_orders_are_the_papers():
     ]
 
 
-@pytest.mark.parametrize("upwards", [False, True])
-def test_looped_and_separate_layers_agree(upwards):
+@pytest.mark.parametrize(("direction", "guard"), [("down", 0.0), ("up-then-down", 0.9)])
+def test_looped_and_separate_layers_agree(direction, guard):
     """One program for all equal layers gives what layer by layer gives, in either direction."""
     config = SAPM[6]
     obj = random_objective(config, 3)
     point = random_point(config, obj, 3)
     assert point.network.stack.run == (2, 4)
     apart = Point(point.network.unstacked(), tuple(Stack.of(a.layers(), NO_RUN) for a in point.aux))
-    order = algorithm_2(obj.depth)
-    if upwards:
-        order = tuple(
-            (block, l)
-            for l in range(1, 6)
-            for block in ("W", "b", "d", "a")
-            if (block, l) != ("a", 5)
-        )
+    order = named_order(obj, direction)
 
     @jax.jit
     def engine(point):
-        return point_of(sweep(obj, prepare(obj, point), order))
+        return point_of(sweep(obj, prepare(obj, point), order, guard))
 
     for x, y in zip(engine_arrays(engine(point)), engine_arrays(engine(apart)), strict=True):
         assert relative(x, y) < TOLERANCE
