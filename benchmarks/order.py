@@ -11,7 +11,6 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 

@@ -58,7 +58,7 @@ def demo(
 
 @app.command()
 @guarded
-def reproduce(
+def reproduce(  # noqa: PLR0913
     experiments: Annotated[
         list[str],
         typer.Argument(help="function_1d, function_10d, transport_1d, transport_3d or all."),
@@ -73,6 +73,10 @@ def reproduce(
     sizes: Annotated[
         list[str] | None, typer.Option(help="depth,width from the paper's tables; may be repeated.")
     ] = None,
+    variants: Annotated[
+        str | None,
+        typer.Option(help="Only these variants, such as uniform-up,rate0.01; several with commas."),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder; a reproduction in it is continued.")
     ] = Path("reproduction"),
@@ -84,7 +88,8 @@ def reproduce(
     from sapm.studies.reproduce import begin, plan
 
     names = [name.strip() for name in models.split(",")]
-    requested = plan(experiments, names, parse_sizes(sizes), quick)
+    chosen = [name.strip() for name in variants.split(",")] if variants else None
+    requested = plan(experiments, names, parse_sizes(sizes), quick, chosen)
     begin(out, requested)
     return run_reproduction(out, requested, jobs, quiet, as_json)
 

@@ -27,7 +27,16 @@ from sapm.results.page import (
     for_log_axis,
     image,
 )
-from sapm.studies.reproduce import VERDICTS, OffSample, Row, paper_row, verdict
+from sapm.studies.reproduce import (
+    MODELS,
+    VERDICTS,
+    OffSample,
+    Row,
+    all_cells,
+    paper_row,
+    plan,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -446,7 +455,22 @@ def lead(rows: Sequence[Row], quick: bool) -> list[str]:
         f"{len(times)} runs, {sum(times) / 60:.0f} minutes of training in all, on {name}"
         for name, times in machines.items()
     )
-    return [scale, where + ".", *_bound(rows), VARIANTS, VERDICTS.replace("\n", " ")]
+    missing = [] if quick else _missing(rows)
+    return [scale, where + ".", *missing, *_bound(rows), VARIANTS, VERDICTS.replace("\n", " ")]
+
+
+def _missing(rows: Sequence[Row]) -> list[str]:
+    """A sentence on the runs of the whole plan of these experiments that are not among the rows."""
+    names = list(dict.fromkeys(row["experiment"] for row in rows))
+    made = {(row["experiment"], *row["size"], row["model"], row["variant"]) for row in rows}
+    absent = [
+        cell
+        for cell in all_cells(plan(names, MODELS, None, False))
+        if (cell.experiment, *cell.size, cell.model, cell.variant) not in made
+    ]
+    if not absent:
+        return []
+    return [f"Not run yet ({len(absent)} runs): {'; '.join(map(str, absent))}."]
 
 
 def _bound(rows: Sequence[Row]) -> list[str]:
@@ -465,6 +489,25 @@ def _bound(rows: Sequence[Row]) -> list[str]:
     return [sentence + (f"; {unknown} more have no ratio." if unknown else ".")]
 
 
+def pictures(rows: Sequence[Row]) -> dict[str, tuple[Figure, str]]:
+    """Every figure of a reproduction with its caption, by the name of its file."""
+    shown = {}
+    for name in dict.fromkeys(row["experiment"] for row in rows):
+        runs = [row for row in rows if row["experiment"] == name]
+        for label, figure in figures(name, runs).items():
+            shown[label] = (figure, f"{name}: {CAPTIONS[label.removeprefix(name + '_')]}")
+    return shown
+
+
+def save_picture(figure: Figure, file: Path) -> None:
+    """Write a figure. The same figure always gives the same file."""
+    from matplotlib import rc_context
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": file.stem}):
+        figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
 def write(out: Path, rows: Sequence[Row], quick: bool) -> list[Path]:
     """Write results.md, tables.tex, tables.json, report.html and figures/ into the folder `out`.
 
@@ -476,28 +519,17 @@ def write(out: Path, rows: Sequence[Row], quick: bool) -> list[Path]:
     rows : the runs.
     quick : whether they are those of --quick.
     """
-    from matplotlib import rc_context
-
     contents = tables(rows, quick)
     introduction = lead(rows, quick)
     bare = [{k: v for k, v in row.items() if k not in ("curves", "off_sample")} for row in rows]
     shown = {}
     captions = {}
-    for name in dict.fromkeys(row["experiment"] for row in rows):
-        for label, figure in figures(
-            name, [row for row in rows if row["experiment"] == name]
-        ).items():
-            (out / "figures").mkdir(parents=True, exist_ok=True)
-            for kind in ("svg", "png"):
-                with rc_context({"svg.hashsalt": label}):  # the same figure, the same file
-                    figure.savefig(
-                        out / "figures" / f"{label}.{kind}",
-                        dpi=130,
-                        metadata={"Date": None} if kind == "svg" else None,
-                    )
-            captions[label] = f"{name}: {CAPTIONS[label.removeprefix(name + '_')]}"
-            caption = f"<figcaption>{html.escape(captions[label])}</figcaption>"
-            shown[label] = f"<figure>{image(figure)}{caption}</figure>"
+    for label, (figure, caption) in pictures(rows).items():
+        for kind in ("svg", "png"):
+            save_picture(figure, out / "figures" / f"{label}.{kind}")
+        captions[label] = caption
+        below = f"<figcaption>{html.escape(caption)}</figcaption>"
+        shown[label] = f"<figure>{image(figure)}{below}</figure>"
     written = {
         "results.md": markdown(contents, captions, introduction),
         "tables.tex": latex(contents),

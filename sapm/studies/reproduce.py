@@ -79,14 +79,16 @@ SIGNAL_INTERVAL_SECONDS = 60
 
 
 class Plan(TypedDict):
-    """The experiments, models and sizes of a reproduction, as `reproduce.json` holds them.
+    """The experiments, models, sizes and variants of a reproduction, as `reproduce.json` holds
+    them.
 
-    `sizes` None means all sizes of the paper.
+    `sizes` None means all sizes of the paper, `variants` None all variants.
     """
 
     experiments: list[str]
     models: list[str]
     sizes: list[list[int]] | None
+    variants: list[str] | None
     quick: bool
 
 
@@ -232,6 +234,7 @@ def plan(
     models: Sequence[str],
     sizes: Sequence[tuple[int, int]] | None,
     quick: bool,
+    variants: Sequence[str] | None = None,
 ) -> Plan:
     """Check what a user asked for and remove repetitions.
 
@@ -241,6 +244,7 @@ def plan(
     models : some of "ls", "pm" and "sapm"
     sizes : pairs (depth, width) of the paper, or None for all
     quick : whether to use the small settings `QUICK`
+    variants : names of variants, or None for all
     """
     for name in names:
         if name not in (*PAPER, "all"):
@@ -259,12 +263,17 @@ def plan(
                 f"{n}: {' '.join(f'{L},{M}' for L, M in CATALOGUE[n].sizes)}" for n in names
             )
             raise ValueError(f"--sizes {size[0]},{size[1]} is not in the paper; there are {known}.")
-    return {
+    requested: Plan = {
         "experiments": names,
         "models": models,
         "sizes": [list(s) for s in sizes] or None,
+        "variants": None,
         "quick": quick,
     }
+    if variants:
+        known = list(dict.fromkeys(cell.variant for cell in all_cells(requested)))
+        requested["variants"] = [choose("--variants", name, known) for name in variants]
+    return requested
 
 
 def begin(out: Path, requested: Plan) -> None:
@@ -294,7 +303,8 @@ def read_plan(out: Path) -> Plan:
     content = files.read_json(out / PLAN_FILE_NAME)
     try:
         names, models, sizes = (content[key] or [] for key in ("experiments", "models", "sizes"))
-        return plan(names, models, [(L, M) for L, M in sizes], bool(content["quick"]))
+        pairs = [(L, M) for L, M in sizes]
+        return plan(names, models, pairs, bool(content["quick"]), content.get("variants"))
     except (ValueError, TypeError, KeyError):
         raise ValueError(
             f"{shown_path(out / PLAN_FILE_NAME)} is damaged: it is not a plan of sapm reproduce; "
@@ -307,7 +317,9 @@ def _command(existing: Plan) -> str:
     words = [*existing["experiments"], *(["--quick"] if existing["quick"] else [])]
     words += ["--models", ",".join(existing["models"])]
     if existing["sizes"]:
-        words += ["sizes", *(f"{L},{M}" for L, M in existing["sizes"])]
+        words += ["--sizes", *(f"{L},{M}" for L, M in existing["sizes"])]
+    if existing["variants"]:
+        words += ["--variants", ",".join(existing["variants"])]
     return " ".join(words)
 
 
@@ -322,7 +334,8 @@ def all_cells(requested: Plan) -> list[Cell]:
             if not sizes:
                 continue
         runs += cells(experiment, requested["models"], sizes, requested["quick"])
-    return runs
+    variants = requested["variants"]
+    return runs if variants is None else [cell for cell in runs if cell.variant in variants]
 
 
 def run(

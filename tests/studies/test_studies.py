@@ -99,20 +99,27 @@ def test_reproduction(tmp_path, monkeypatch):
     another plan is refused.
     """
     monkeypatch.setitem(reproduce.QUICK, "transport_1d", TINY)
-    monkeypatch.setitem(reproduce.LEARNING_RATES, "pde", (0.01,))
+    monkeypatch.setattr(reproduce, "QUICK_RATES", (0.01,))
     out = tmp_path / "out"
     shown = call(
         "reproduce", "transport_1d", "--quick", "--models", "ls,sapm", "-o", out, "-q"
     ).output
     assert "QUICK RUN" in shown and "6.85e-03" in shown and "SAPM forward" in shown
     cells = sorted(out.rglob("cell.json"))
-    assert [c.parent.name for c in cells] == ["ls-rate0.01", "sapm-forward", "sapm-uniform"]
+    assert [c.parent.name for c in cells] == [
+        "ls-rate0.01",
+        "sapm-forward",
+        "sapm-uniform",
+        "sapm-uniform-guarded",
+        "sapm-uniform-up",
+    ]
     before = [c.stat().st_mtime_ns for c in cells]
     found = json.loads(call("resume", out, "--json").stdout)
-    assert [c.stat().st_mtime_ns for c in cells] == before and len(found["rows"]) == 3
+    assert [c.stat().st_mtime_ns for c in cells] == before and len(found["rows"]) == 5
     assert all(
         row["largest_bound_ratio"] <= 1 + 1e-9 and row["holds"] is True for row in found["rows"]
     )
+    assert all(0 < row["largest_stated_ratio"] <= 1 for row in found["rows"])
     assert all(
         len(row["non_affine"]) == row["seeds"] and min(row["non_affine"]) >= 0
         for row in found["rows"]
@@ -124,7 +131,7 @@ def test_reproduction(tmp_path, monkeypatch):
     }
     words = (out / "results.md").read_text()
     assert "figures/transport_1d_losses.svg" in words and "QUICK RUN" in words
-    assert "it held in 2 of 2 runs; the largest ratio" in words
+    assert "it held in 4 of 4 runs; the largest ratio" in words
     check_latex((out / "tables.tex").read_text())
     check_page(out / "report.html", tables=1, figures=2)
     assert "its plan sets its length" in call("resume", out, "--max-iter", 5, code=2).stderr
@@ -150,8 +157,12 @@ def test_reproduction(tmp_path, monkeypatch):
     twice = reproduce.plan(["transport_1d"] * 2, ["ls", "sapm", "ls"], [(6, 10), (6, 10)], True)
     assert (
         twice == reproduce.plan(["transport_1d"], ["ls", "sapm"], [(6, 10)], True)
-        and len(reproduce.all_cells(twice)) == 3
+        and len(reproduce.all_cells(twice)) == 5
     )
+    some = reproduce.plan(["transport_1d"], ["ls", "sapm"], None, False, ["uniform-up", "rate0.1"])
+    assert {cell.variant for cell in reproduce.all_cells(some)} == {"uniform-up", "rate0.1"}
+    with pytest.raises(ValueError, match="--variants='up' is not known; use one of rate0.3"):
+        reproduce.plan(["transport_1d"], ["ls", "sapm"], None, False, ["up"])
     assert (
         "transprt_1d"
         in call("reproduce", "all", "transprt_1d", "-o", tmp_path / "no", code=2).stderr
@@ -184,6 +195,8 @@ def test_killed_reproduction_continues(tmp_path):
         "--quick",
         "--models",
         "sapm",
+        "--variants",
+        "uniform,uniform-up",
         "-q",
         "--json",
         "-o",
@@ -209,7 +222,7 @@ def test_killed_reproduction_continues(tmp_path):
         and "is in use by another process" in refused.stderr
         and len(refused.stderr.splitlines()) == 1
     )
-    records("sapm-uniform-shared", 3)
+    records("sapm-uniform-up", 3)
     cut.kill()
     cut.communicate()
     assert [p.parent.name for p in (tmp_path / "cut").rglob("cell.json")] == ["sapm-uniform"]
@@ -290,7 +303,7 @@ def test_tables_of_functions():
         for share in (0.1, float("nan"))
     )
     assert reproduce.verdict(row | {"model": "pm"}).startswith(
-        "inconsistency not reproduced: true / minimised loss"
+        "not inconsistent: true / minimised loss 1.0e+00 (paper 4.1e+04); minimised loss × 14, "
     )
     env = {"devices": ["cpu"], "cores": 2, "python": "3", "packages": {}}
     row |= {"env": env, "seconds": 1.0, "holds": True}
