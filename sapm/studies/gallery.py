@@ -470,7 +470,12 @@ def _missing(rows: Sequence[Row]) -> list[str]:
     ]
     if not absent:
         return []
-    return [f"Not run yet ({len(absent)} runs): {'; '.join(map(str, absent))}."]
+    variants: dict[str, list[str]] = {}
+    for cell in absent:
+        place = f"{cell.experiment} ({cell.size[0]},{cell.size[1]}) {cell.model.upper()}"
+        variants.setdefault(place, []).append(cell.variant)
+    listed = "; ".join(f"{place}: {', '.join(names)}" for place, names in variants.items())
+    return [f"Not run yet ({len(absent)} runs): {listed}."]
 
 
 def _bound(rows: Sequence[Row]) -> list[str]:
