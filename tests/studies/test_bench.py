@@ -433,7 +433,7 @@ def test_the_page_says_what_the_cells_say(tmp_path):
     assert "behind scipy" not in text and "Track A: auto is behind" not in text
     assert "| sapm auto | B | 4.0e-03 | 6.0e-03 | 3/3 | 1/3 | 0.5 | – |" in text
     assert (
-        "| function_1d, relu (10,10) | no | 2 | median: behind optimistix LevenbergMarquardt"
+        "| function_1d, relu (10,10) | no | 2 of 8 | median: behind optimistix LevenbergMarquardt"
         in text
     )
     assert "| best constant | 6.0e-01 |" in text and "1 of 3 failed: broke" in text
@@ -468,7 +468,7 @@ def test_sweeps_and_machines(tmp_path):
         and "| method | track | β 1 | β 30 |" in text
     )
     assert "on Fast" in text and "| optimistix LevenbergMarquardt | A | not installed |" in text
-    assert "| Fast | yes | 1 | median: ahead, 10× below scipy BFGS" in text
+    assert "| Fast | of those run | 1 of 8 | median: ahead, 10× below scipy BFGS" in text
     with pytest.raises(ValueError, match="no bench"):
         bench.write(tmp_path / "nothing", tmp_path / "page.md")
 

@@ -161,7 +161,7 @@ def test_reproduction(tmp_path, monkeypatch):
     )
     some = reproduce.plan(["transport_1d"], ["ls", "sapm"], None, False, ["uniform-up", "rate0.1"])
     assert {cell.variant for cell in reproduce.all_cells(some)} == {"uniform-up", "rate0.1"}
-    with pytest.raises(ValueError, match="--variants='up' is not known; use one of rate0.3"):
+    with pytest.raises(ValueError, match=r"--variants='up' is not known; use one of rate0\.3"):
         reproduce.plan(["transport_1d"], ["ls", "sapm"], None, False, ["up"])
     assert (
         "transprt_1d"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sapm.studies.bench.cases import ENTRIES
+from sapm.studies.bench.cases import CASES, ENTRIES
 
 OURS = "auto"  # the method that is compared with the others
 EVEN = 1.0 + 1e-6  # errors within this factor count as equal
@@ -139,7 +139,8 @@ def behind(rows: Sequence[dict], track: str) -> list[str]:
 def ahead(rows: Sequence[dict], track: str = "B") -> dict | None:
     """Whether "auto" has smaller median and worst errors than every peer with the same network.
 
-    Returns {"case", "peers", "ahead", "text"}, or None where "auto" or every peer was not run.
+    Returns {"case", "peers", "listed", "ahead", "text"}, or None where "auto" or every peer was not
+    run. "peers" are those that ran, "listed" those that the case names.
     """
     ours = _find(rows, track)
     peers = [
@@ -169,9 +170,16 @@ def ahead(rows: Sequence[dict], track: str = "B") -> dict | None:
     return {
         "case": ours["case"],
         "peers": len(peers),
+        "listed": max(len(peers), _listed_peers(ours["case"], track)),
         "ahead": not any(lost.values()),
         "text": "; ".join(words),
     }
+
+
+def _listed_peers(case: str, track: str) -> int:
+    """How many peers a case names; 0 for a case that is not one of `CASES`."""
+    rows = CASES[case].rows() if case in CASES else []
+    return sum(at == track and ENTRIES[method].group == "peer" for at, method in rows)
 
 
 def _find(rows: Sequence[dict], track: str) -> dict | None:
