@@ -48,6 +48,7 @@ from sapm.results.files import environment
 from sapm.results.solution import Solution, relative_error
 from sapm.results.table import History, Row, Summary, summary
 from sapm.scopes import float64
+from sapm.training.loop import initial_states
 from sapm.training.run import Plan, Run, final_ranking, states_at
 from sapm.training.seeds import Success, success
 
@@ -522,7 +523,7 @@ def _restore(
             kept = None
         else:
             keys = jax.vmap(jax.random.key)(jnp.zeros(count, int))
-            shapes = records.built(path, jax.eval_shape, jax.vmap(engine.init), keys)
+            shapes = records.built(path, initial_states.eval_shape, engine, keys)
             states = records.unflatten_state(path, shapes, part("state"))
             kept = records.unflatten_state(path, shapes, part("kept")) if part("kept") else None
     restored = run.to_run(

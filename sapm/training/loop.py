@@ -257,7 +257,14 @@ def diagnostics_of(engine: Engine, states) -> list[str]:
 
 
 @jax.jit
-def _start(engine: Engine, keys):
+def initial_states(engine: Engine, keys):
+    """The states that an engine begins with. Engines of equal shapes are traced once.
+
+    Parameters
+    ----------
+    engine : the engine.
+    keys : (seeds,) the random key of every seed.
+    """
     return without_weak_types(jax.vmap(engine.init)(keys))
 
 
@@ -304,7 +311,10 @@ def begun(engine: Engine, seeds: Sequence[int], key: int, states: Any = None) ->
             f"initial: got states of {', '.join(map(str, sorted(lengths)))} seeds, expected "
             f"{len(seeds)}, the number of seeds; give a state for each seed."
         )
-    states = _start(engine, keys_of(seeds, key)) if states is None else without_weak_types(states)
+    if states is None:
+        states = initial_states(engine, keys_of(seeds, key))
+    else:
+        states = without_weak_types(states)
     return Start(engine, tuple(seeds), states)
 
 
