@@ -10,8 +10,8 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,16 @@ def detail():
     )
 
 
+def advection():
+    """What is quick to prepare: first order, features of the inputs, a domain with a hole."""
+    return sapm.PDE(
+        sapm.Box(x=(-1, 1), y=(-1, 1)) - sapm.Ball(2, 0.3, names=("x", "y")),
+        lambda p, u: u.x - 1.0,
+        [sapm.Dirichlet(0.0, faces=["x-"])],
+        features=sapm.Fourier(2),
+    )
+
+
 def cylinder():
     """A product, with conditions of the third kind."""
     return sapm.PDE(
@@ -243,9 +253,7 @@ KINDS: dict[str, Kind] = {
     "diverged": Kind(
         curve, {"method": "gd", "model": "ls", "max_iter": 60, "options": {"learning_rate": 1e3}}
     ),
-    "survivors": Kind(
-        curve, SWEEPS | {"seeds": 8, "max_iter": 40, "options": {"survivors": 2}}
-    ),
+    "survivors": Kind(curve, SWEEPS | {"seeds": 8, "max_iter": 40, "options": {"survivors": 2}}),
     "polished": Kind(curve, SWEEPS | {"options": {"polish_after": 2}}),
     "mixed precision": Kind(curve, SWEEPS | {"options": {"precision": "mixed"}}),
     "by chunks": Kind(curve, SWEEPS | {"options": {"chunk": 10}}),
@@ -254,6 +262,7 @@ KINDS: dict[str, Kind] = {
     "transport, unfinished": Kind(transport, GAUSS_NEWTON | {"options": {"lifted": 3}}, at=2),
     "heat": Kind(heat, GAUSS_NEWTON | {"options": {"directional": True}}),
     "detail": Kind(detail, GAUSS_NEWTON | {"options": {"resample": 0}}),
+    "advection": Kind(advection, {"method": "adam", "model": "ls"}),
     "cylinder": Kind(cylinder, {"method": "lbfgs"}),
     "cylinder, redrawn": Kind(cylinder, REDRAWN, at=5),
     "system": Kind(system, code=True),
@@ -332,19 +341,17 @@ def all_kinds() -> dict[str, Kind]:
     return KINDS | stored_kinds()
 
 
-def make(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write the files of these kinds, by default of all; the name of each is that of its kind.
+def make(folder: Path, kinds: Mapping[str, Kind]) -> None:
+    """Write a file of each kind, by its name, unless it is there.
 
     Parameters
     ----------
     folder : where they are written.
-    names : the kinds.
+    kinds : the kinds by name.
     """
-    kinds = all_kinds()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in kinds if names is None else names:
-            _write(kinds[name], folder / f"{name}.sapm")
-
-
-__all__ = ["KINDS", "Kind", "all_kinds", "make", "replace", "stored_kinds"]
+        for name, kind in kinds.items():
+            path = folder / f"{name}.sapm"
+            if not path.exists():
+                _write(kind, path)

@@ -67,6 +67,11 @@ class Change:
     make: Callable[[Content, Place, Draw], None] = field(repr=False)
     restated: bool = False
 
+    @property
+    def large(self) -> bool:
+        """Whether the file becomes one of a megabyte or more."""
+        return self.name.removeprefix("is ").startswith(("many", "a million"))
+
 
 # ---------------------------------------------------------------- places
 
@@ -174,9 +179,7 @@ def _by_value(change: Callable[[Any], Any]) -> Callable[[Content, Place, Draw], 
 
 def _swap(content: Content, place: Place, draw: Draw) -> None:
     """Put the value of another node of the description here."""
-    others = [
-        other for other in places(content) if not other.array and other.section != "env"
-    ]
+    others = [other for other in places(content) if not other.array and other.section != "env"]
     other = others[int(draw.integers(len(others)))]
     put(content, place, copy.deepcopy(value_at(content, other)))
 
@@ -239,7 +242,7 @@ def changes_of_node(value: Any) -> list[Change]:
             "one more": lambda v: v + 1,
             "one less": lambda v: v - 1,
             "halved": lambda v: v / 2,
-            "a million times": lambda v: v * 10**6,
+            "times 10**6": lambda v: v * 10**6,
             "in a deep list": lambda v: _nested(v, lambda inner: [inner]),
         }
     elif isinstance(value, str):
@@ -275,7 +278,8 @@ def _one_entry(make: Callable[[Any], Any]) -> Callable[[Content, Place, Draw], N
         a = np.array(content.arrays[place.array])
         if a.size:
             at = int(draw.integers(a.size))
-            a.reshape(-1)[at] = make(a.reshape(-1)[at])
+            with np.errstate(all="ignore"):
+                a.reshape(-1)[at] = make(a.reshape(-1)[at])
         content.arrays[place.array] = a
 
     return change
@@ -333,12 +337,18 @@ def _many_rows(a: np.ndarray) -> np.ndarray:
     return np.resize(a, (rows, *a.shape[1:]))
 
 
-ENTRIES = {
-    "f": (math.nan, math.inf, -math.inf, 1e308, -1e308, 1e-308, 0.0, -1.0),
-    "i": (0, -1, 1, 10**6, 2**31 - 1, 2**62, -(2**62)),
-    "u": (0, 1, 255),
-    "b": (True, False),
-}
+def _entries(dtype: np.dtype) -> tuple:
+    """Numbers that one entry of an array is replaced by."""
+    if dtype.kind == "f":
+        return (math.nan, math.inf, -math.inf, 1e308, -1e308, 1e-308, 0.0, -1.0)
+    if dtype.kind == "b":
+        return (True, False)
+    ends = np.iinfo(dtype)
+    return tuple(
+        x for x in (0, 1, -1, 10**6, int(ends.min), int(ends.max)) if ends.min <= x <= ends.max
+    )
+
+
 DTYPES = (np.float64, np.float32, np.float16, np.int64, np.int32, np.uint8, np.bool_)
 
 
@@ -389,9 +399,11 @@ def changes_of_array(a: np.ndarray) -> list[Change]:
             "all a million more": lambda a: a + 10**6,
             "times 2**40": lambda a: a * np.array(2**40, np.int64),
         }
-    for entry in ENTRIES.get(a.dtype.kind, ()):
+    for entry in _entries(a.dtype):
         found.append(Change(f"one entry {entry}", _one_entry(lambda _, entry=entry: entry)))
-    found.append(Change("one entry negated", _one_entry(lambda x: ~x if a.dtype.kind == "b" else -x)))
+    found.append(
+        Change("one entry negated", _one_entry(lambda x: ~x if a.dtype.kind == "b" else -x))
+    )
     found += [Change(name, _quietly(way)) for name, way in ways.items()]
     return found + [Change(name, _quietly(way), True) for name, way in restated.items()]
 
@@ -408,6 +420,11 @@ def changes(content: Content, place: Place) -> list[Change]:
     """All changes of a place."""
     value = value_at(content, place)
     return changes_of_array(value) if place.array else changes_of_node(value)
+
+
+def said(chosen: list[tuple[Place, Change]]) -> str:
+    """Changes in words."""
+    return " and ".join(f"{place} {change.name}" for place, change in chosen)
 
 
 # ---------------------------------------------------------------- which case is which

@@ -1,4 +1,4 @@
-"""Damage a model file: its bytes, its header, or its content with a corrected checksum."""
+"""Damage a model file: its bytes or its header. `leaves` changes its content."""
 
 from __future__ import annotations
 
@@ -183,100 +183,6 @@ def rewritten(draw: Draw, body: bytes) -> bytes:
         {"note": "<b>"} if draw.random() < 0.5 else {}
     )
     return together(json.dumps(found, indent=int(draw.integers(0, 3))).encode(), payload)
-
-
-# ---------------------------------------------------------------- forged: wrong contents under a
-# right checksum
-
-WRONG = [
-    None, True, 0, -1, 1, 2, 10**9, 10**30, 1.5, -0.0, float("nan"), float("inf"), 1e308, "", "x",
-    "../../x", "<script>",
-    "\x00",
-    "sapm",
-    "gauss-newton", "alternating", [], [1, 2], [[1], [2]], {}, {"a": {}},
-    ["x"] * 1000, [0] * 100,
-]  # fmt: skip
-
-
-def _somewhere(draw: Draw, tree: Any) -> tuple[Any, Any]:
-    """A container in a tree of JSON and a key of it; settings more often than the versions of
-    packages.
-    """
-    key = draw.choice([*["config"] * 3 * ("config" in tree), *(k for k in tree if k != "env")])
-    while isinstance(tree[key], (dict, list)) and len(tree[key]) and draw.random() < 0.75:
-        tree = tree[key]
-        key = draw.choice(list(tree)) if isinstance(tree, dict) else int(draw.integers(len(tree)))
-    return tree, key
-
-
-def _reshaped(draw: Draw, a: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        ways: list[Callable[[], np.ndarray]] = [
-            lambda: a[None],
-            lambda: np.ascontiguousarray(a.T),
-            lambda: a.reshape(-1),
-            lambda: a[:-1] if a.ndim and len(a) else a.reshape(1),
-            lambda: np.concatenate([a, a]) if a.ndim else np.full((2,), a),
-            lambda: np.zeros((0, *a.shape[1:]), a.dtype),
-            lambda: np.zeros((*a.shape[:-1], 0), a.dtype),
-            lambda: a.astype(np.float32),
-            lambda: a.astype(np.int64),
-            lambda: a > 0,
-            lambda: a.astype(np.uint8),
-            lambda: np.full_like(a, np.nan) if a.dtype.kind == "f" else a - 10**6,
-            lambda: (
-                np.where(draw.random(a.shape) < 0.1, np.inf, a)
-                if a.dtype.kind == "f"
-                else a + 10**6
-            ),
-            lambda: a * 1e300 if a.dtype.kind == "f" else a * 0,
-            lambda: a * 1e-300 if a.dtype.kind == "f" else -a,
-            lambda: -a if a.dtype.kind != "b" else ~a,
-        ]
-        return ways[int(draw.integers(len(ways)))]()
-
-
-def forged(draw: Draw, arrays: dict[str, np.ndarray], about: dict) -> bytes:
-    """One or two wrong things, and a checksum that is right for them."""
-    from safetensors.numpy import save
-
-    from sapm.results import files
-
-    arrays = dict(arrays)
-    about = json.loads(json.dumps(about))
-    for _ in range(int(draw.integers(1, 3))):
-        name = str(draw.choice(list(arrays)))
-        way = draw.random()
-        if way < 0.5:
-            tree, key = _somewhere(draw, about)
-            if draw.random() < 0.2:
-                del tree[key]
-            else:
-                tree[key] = WRONG[int(draw.integers(len(WRONG)))]
-        elif way < 0.6:
-            del arrays[name]
-        elif way < 0.7:
-            arrays[
-                str(
-                    draw.choice(
-                        [
-                            "x",
-                            "network/W99",
-                            "samples/term7/x",
-                            "state/9999",
-                            "kept/0000",
-                            "history/x",
-                        ]
-                    )
-                )
-            ] = arrays[name]
-        else:
-            arrays[name] = np.ascontiguousarray(_reshaped(draw, arrays[name]))
-        if not about or not arrays:
-            break
-    text = json.dumps(about)
-    meta = {"format": "sapm", "version": "1", "about": text, "sha256": files._digest(arrays, text)}
-    return save(arrays, meta)
 
 
 # ---------------------------------------------------------------- other formats

@@ -18,18 +18,16 @@ and it takes at most 5 seconds of processor time and 500 MB more than four times
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("SAPM_TRIAL_SECONDS", "20")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [str(ROOT), *(p for p in sys.path if Path(p or ".").resolve() != ROOT / "trials")]
 
@@ -118,7 +116,6 @@ class Honest:
     points: np.ndarray
     numbers: Numbers
     iterations: int
-    known: dict[str, Any] = field(default_factory=dict)
 
 
 def read_honest(file: Path, kind: Any) -> Honest:
@@ -204,26 +201,39 @@ def _check_same(honest: Honest, chosen: list, numbers: Numbers) -> None:
 
 def _further(honest: Honest, chosen: list, path: Path, draw: leaves.Draw, result: Any) -> None:
     """The other readers of a file, for some of the cases; Failed as for `sapm.load`."""
-    import sapm
     from sapm.results.result import best_of
 
     kind = honest.kind
     if not kind.code and draw.random() < BEST_OF:
         u = _guarded("best_of", path, lambda: best_of(path, kind.given.get("activation")))
         values = None if u is None else _guarded("best_of", path, lambda: u(honest.points))
-        if values is not None and not np.isfinite(values).all() and "non-finite" not in repr(result):
+        if (
+            values is not None
+            and not np.isfinite(values).all()
+            and "non-finite" not in repr(result)
+        ):
             raise Failed("best_of: the values are not finite", str(values.ravel()[:4].tolist()))
     inert = all(place.section == "env" for place, _ in chosen)
     share = RESUME if kind.at is None else RESUME_UNFINISHED
-    if kind.resumes and not inert and draw.random() < share:
-        given = kind.given | {"problem": kind.stated, "progress": False}
-        resumed = _guarded(
-            "resume", path, lambda: sapm.resume(path, honest.iterations, **given), 4 * SECONDS
-        )
-        if resumed is not None:
-            _guarded("resumed", path, lambda: Numbers.of(resumed, honest.points))
+    if not inert and draw.random() < share:
+        check_resume(honest, path)
     if draw.random() < REPORT:
         _guarded("report", path, lambda: result.report(path.with_suffix(".html")), 4 * SECONDS)
+
+
+def check_resume(honest: Honest, path: Path) -> None:
+    """Continue a changed file for no further iteration; Failed if that is not allowed."""
+    import sapm
+
+    kind = honest.kind
+    if not kind.resumes:
+        return
+    given = kind.given | {"problem": kind.stated, "progress": False}
+    resumed = _guarded(
+        "resume", path, lambda: sapm.resume(path, honest.iterations, **given), 4 * SECONDS
+    )
+    if resumed is not None:
+        _guarded("resumed", path, lambda: Numbers.of(resumed, honest.points))
 
 
 def _guarded(way: str, path: Path, call: Callable[[], Any], seconds: float = SECONDS) -> Any:
@@ -265,10 +275,11 @@ class _Bounds:
         grown = (harness.memory()[2] - self.before) / 2**20
         _Bounds.largest_mb = max(_Bounds.largest_mb, grown)
         size = self.path.stat().st_size / 2**20
+        used = f"{grown:.0f} MB and {seconds:.1f} s for {size:.1f} MB"
         if grown > MEGABYTES + 4 * size:
-            raise Failed(f"{self.way}too much memory", f"{grown:.0f} MB for {size:.1f} MB") from None
+            raise Failed(f"{self.way}too much memory", used) from None
         if seconds > self.seconds:
-            raise Failed(f"{self.way}too slow", f"{seconds:.1f} s for {size:.1f} MB") from None
+            raise Failed(f"{self.way}too slow", used) from None
 
 
 # ---------------------------------------------------------------- the trial
@@ -291,6 +302,8 @@ class Trial:
         for name in names:
             self.honest[name] = read_honest(Path(folder) / f"{name}.sapm", kinds[name])
             harness.alive()
+        import matplotlib.pyplot  # noqa: F401  (it makes a folder of its own)
+
         self.watch = harness.Watch(scratch)
 
     def __call__(self, case: int) -> dict:
@@ -324,7 +337,7 @@ def description(name: str, chosen: list[tuple[leaves.Place, leaves.Change]]) -> 
     """A file and changes of it, as a report has them."""
     return {
         "family": name,
-        "changes": [f"{place} {change.name}" for place, change in chosen],
+        "changes": [leaves.said([one]) for one in chosen],
         "group": " and ".join(pattern(place) for place, _ in chosen),
     }
 
@@ -371,9 +384,10 @@ def main() -> int:
             from sapm.results.files import read
             from trials import honest
 
-            names = [name for name in honest.all_kinds() if given.only in name]
+            kinds = {k: kind for k, kind in honest.all_kinds().items() if given.only in k}
+            names = list(kinds)
             folder.mkdir(exist_ok=True)
-            honest.make(folder, [n for n in names if not (folder / f"{n}.sapm").exists()])
+            honest.make(folder, kinds)
             contents = {name: leaves.Content(*read(folder / f"{name}.sapm")) for name in names}
             cases = range(given.first, given.first + given.count)
             found = harness.run(Trial, (str(folder), names, given.seed), cases, given.jobs)
