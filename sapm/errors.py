@@ -61,6 +61,7 @@ class AdviceKind(StrEnum):
 
     STATEMENT = "statement"  # the problem and its settings: it holds however long the run is
     OUTCOME = "outcome"  # how the run ended: a longer run may end otherwise
+    FOLDER = "folder"  # why the run could not be kept in its folder to the end
 
 
 @dataclass(frozen=True)

@@ -344,7 +344,7 @@ def _exit_code(result: Result) -> ExitCode:
     from sapm.training.run import Status
 
     if result.run.cut:
-        return ExitCode.INTERRUPTED
+        return ExitCode.USAGE if result.run.why_folder_lost else ExitCode.INTERRUPTED
     if result.certificate.holds is False:
         return ExitCode.NOT_CERTIFIED
     if set(result.run.status) == {Status.NON_FINITE}:
@@ -403,6 +403,8 @@ def _show_folder(job: Job, result: Result, as_json: bool) -> None:
     from sapm.training.run import Status
 
     if job.folder is None or not first_process():
+        return
+    if result.run.cut and result.run.why_folder_lost:
         return
     if not as_json:
         second_attempt = (job.folder / "first.sapm").exists()

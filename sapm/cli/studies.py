@@ -85,12 +85,11 @@ def reproduce(  # noqa: PLR0913
     as_json: Json = False,
 ) -> ExitCode:
     """Reproduce the tables and figures of the paper, with the paper's numbers beside ours."""
-    from sapm.studies.reproduce import begin, plan
+    from sapm.studies.reproduce import plan
 
     names = [name.strip() for name in models.split(",")]
     chosen = [name.strip() for name in variants.split(",")] if variants else None
     requested = plan(experiments, names, parse_sizes(sizes), quick, chosen)
-    begin(out, requested)
     return run_reproduction(out, requested, jobs, quiet, as_json)
 
 
@@ -105,9 +104,11 @@ def run_reproduction(out: Path, requested: Plan, jobs: int, quiet: bool, as_json
     quiet, as_json : show no progress; print JSON.
     """
     from sapm.studies import gallery
-    from sapm.studies.reproduce import run
+    from sapm.studies.reproduce import PLAN_FILE_NAME, run
 
-    with continued_by(lambda: f"continue with: sapm resume {out}"):
+    with continued_by(
+        lambda: f"continue with: sapm resume {out}" if (out / PLAN_FILE_NAME).exists() else ""
+    ):
         rows = run(out, requested, progress_printer(quiet or as_json), not quiet, jobs)
     written = gallery.write(out, rows, requested["quick"])
     if as_json:

@@ -187,7 +187,7 @@ def attempt(
         folder.begin(plan.to_dict(), environment())
     seconds = plan.max_seconds
     if previous is not None:
-        statements = tuple(a for a in previous.advice if a.kind != AdviceKind.OUTCOME)
+        statements = tuple(a for a in previous.advice if a.kind == AdviceKind.STATEMENT)
         previous = replace(previous, cut="", advice=statements)
         seconds = None if seconds is None else seconds + previous.seconds
     sampler = sampler_of(problem, samples, plan, previous, seconds)
@@ -201,7 +201,7 @@ def attempt(
     with _disk(problem, samples, plan, folder, previous) as disk:
 
         def save(run: Run) -> None:
-            if folder is None:
+            if folder is None or not folder.holds():
                 return
             if disk is not None:
                 disk.files.sync()
@@ -316,7 +316,8 @@ def _disk(
     source = streaming.Source(problem, plan.scaling(samples), plan.chunk)
     place = None if folder is None else folder.checkpoint.parent
     states = None if previous is None else previous.states
-    aux = streaming.Files(place, len(plan.seeds), source, engine.widths[1:-1], states)
+    held = None if folder is None else folder.holds
+    aux = streaming.Files(place, len(plan.seeds), source, engine.widths[1:-1], states, held)
     return streaming.Passes(engine, source, aux)
 
 
@@ -497,11 +498,14 @@ def execute(
 
     The parameters are those of `attempt`.
     """
-    with interrupts() as interrupted:
-        session = replace(session, interrupted=interrupted)
+    folder = session.folder
+    with interrupts() as signalled:
+        session = replace(
+            session,
+            interrupted=lambda: signalled() or (folder is not None and bool(folder.lost)),
+        )
         result = attempt(problem, samples, plan, session, previous, networks, advice)
         tried_again = result.run.attempt > 1
-        folder = session.folder
         if not tried_again:
             result, tried_again = _retried(result, session, previous)
         elif folder is not None and folder.first.is_file():  # a second attempt was continued
@@ -551,6 +555,8 @@ def _finished(result: Result, session: Session, tried_again: bool) -> Result:
         result = unless_interrupted(partial(step, result), partial(_cut, result, ENDING))
         if anywhere(session.interrupted()) and not result.run.cut:
             result = _cut(result, ENDING)
+    if session.folder is not None and session.folder.lost:
+        result = _advised(result, Advice(AdviceKind.FOLDER, session.folder.lost))
     return result
 
 

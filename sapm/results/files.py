@@ -6,6 +6,7 @@ one step, so that a reader, or a process that is killed, finds either the old fi
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -274,9 +275,36 @@ def check_inside(folder: Path, path: Path) -> None:
         )
 
 
+IN_USE = (
+    "{} is in use by another process; wait for it to end, or choose another folder; nothing was "
+    "changed."
+)
+LOST = (
+    "{} was moved, removed or replaced while this run was using it, so the run has ended and "
+    "writes nothing more; its last checkpoint is wherever the folder is now."
+)
+HELD_ELSEWHERE = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}  # by another process
+_handles: set[int] = set()  # of the folders that this process has locked
+
+
+def _close_in_child() -> None:
+    """A forked process has no part in the locks of its parent, and does not prolong them."""
+    for handle in _handles:
+        os.close(handle)
+    _handles.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
 class Claim:
     """A lock that reserves a folder for one process. The system releases it when the process ends,
     in whatever way.
+
+    The folder itself is locked, so that removing a file in it frees nothing. The file `.lock` is
+    locked as well: it is all that file systems (NFS) and systems (Windows) have that cannot lock
+    folders.
     """
 
     def __init__(self, path: Path):
@@ -286,6 +314,10 @@ class Claim:
             )
         self.path = path
         self._lock = FileLock(path / ".lock", timeout=0)
+        self._handle: int | None = None  # of the folder, where it is locked
+        self._locked = path  # what is locked: the folder, else the file in it
+        self._identity: os.stat_result | None = None  # of that, while it is locked
+        self._process = 0  # the process that has locked it
         self.new = False  # whether the folder had no lock file before
         self.refused = False  # whether the folder turned out to be somebody else's
 
@@ -300,19 +332,78 @@ class Claim:
                 if entry.is_symlink():
                     check_inside(self.path, entry)
         self.new = not (self.path / ".lock").exists()
+        self._process = os.getpid()
         try:
+            self._lock_folder()
             self._lock.acquire()
-        except Timeout:
-            raise ValueError(
-                f"{shown_path(self.path)} is in use by another process; wait for it to end, or "
-                "choose another folder; nothing was changed."
-            ) from None
+            self._locked = self.path / ".lock" if self._handle is None else self.path
+            self._identity = (
+                os.stat(self._locked) if self._handle is None else os.fstat(self._handle)
+            )
+            if not self.holds():  # replaced before it was locked
+                raise BlockingIOError
+        except BaseException as error:
+            self._release()
+            if isinstance(error, (Timeout, BlockingIOError)):
+                raise ValueError(IN_USE.format(shown_path(self.path))) from None
+            if isinstance(error, OSError) and error.filename is None:
+                why = f"{error.strerror}; nothing can be locked there; choose another folder"
+                raise OSError(error.errno, why, str(self.path)) from None
+            raise
         return self
 
-    def __exit__(self, *error) -> None:
+    def _lock_folder(self) -> None:
+        """Lock the folder itself, where the system can; a BlockingIOError if it is locked."""
+        if sys.platform == "win32":  # where files that are open cannot be removed
+            return
+        import fcntl
+
+        self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        _handles.add(self._handle)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._close()
+            if error.errno in HELD_ELSEWHERE:
+                raise BlockingIOError(error.errno, error.strerror) from None
+
+    def holds(self) -> bool:
+        """Whether the path still leads to what this process has locked: a run writes only then."""
+        if self._identity is None or os.getpid() != self._process:
+            return False
+        try:
+            return os.path.samestat(self._identity, os.stat(self._locked))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    @property
+    def why_lost(self) -> str:
+        """What has become of the lock, if it does not hold any more."""
+        return LOST.format(shown_path(self._locked))
+
+    def check(self) -> None:
+        """Raise an error if the path no longer leads to what was locked. Ask before every write."""
+        if not self.holds():
+            raise ValueError(self.why_lost)
+
+    def _close(self) -> None:
+        """Give the lock of the folder back."""
+        if self._handle is not None:
+            _handles.discard(self._handle)
+            os.close(self._handle)
+            self._handle = None
+
+    def _release(self) -> None:
         self._lock.release()
-        if self.new and self.refused:  # somebody else's folder stays as it was
+        self._close()
+        self._identity = None
+
+    def __exit__(self, *error) -> None:
+        if os.getpid() != self._process:  # a forked process: the locks are its parent's
+            return
+        if self.new and self.refused and self.holds():  # somebody else's folder stays as it was
             (self.path / ".lock").unlink(missing_ok=True)
+        self._release()
 
 
 FIRST_FILES = {"config.json", "env.json", "history.jsonl"}  # written before the first checkpoint
@@ -387,6 +478,7 @@ class Folder:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.writes = first_process()
+        self.lost = ""  # why nothing is written any more, once the lock guards this path no longer
         self._claim = Claim(self.path)
         self.checkpoint = self.path / "checkpoint" / "latest.sapm"
         self.model = self.path / "model.sapm"
@@ -397,6 +489,14 @@ class Folder:
     def claim(self) -> Claim | nullcontext:
         """The lock of the folder, for a `with` statement."""
         return self._claim if self.writes else nullcontext()
+
+    def holds(self) -> bool:
+        """Whether this process may write here. It may not any more once the folder was moved,
+        removed or replaced, even if it comes back.
+        """
+        if self.writes and not self.lost and not self._claim.holds():
+            self.lost = self._claim.why_lost
+        return self.writes and not self.lost
 
     def begin(self, config: dict, env: dict) -> None:
         """Write the first files of a new run; refuse a folder that is in use.
@@ -432,12 +532,12 @@ class Folder:
         file : `checkpoint`, `model` or `first` of this folder.
         arrays, about : as for `write`.
         """
-        if self.writes:
+        if self.holds():
             write(file, arrays, about)
 
     def forget_first(self) -> None:
         """Remove the first of two attempts."""
-        if self.writes:
+        if self.holds():
             self.first.unlink(missing_ok=True)
 
     def write_json(self, name: str, content: Any) -> None:
@@ -448,12 +548,12 @@ class Folder:
         name : the name of the file.
         content : what it holds.
         """
-        if self.writes:
+        if self.holds():
             write_whole(self.path / name, (to_json(json_safe(content), indent=2) + "\n").encode())
 
     def write_history(self, lines: list[dict]) -> None:
         """Replace history.jsonl."""
-        if self.writes:
+        if self.holds():
             write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
 
     def reopen(self, config: dict, env: dict, iteration: int, longer: bool = True) -> None:
@@ -468,7 +568,7 @@ class Folder:
         iteration : the iteration from which it continues.
         longer : whether a new number of iterations was asked for, which is noted then.
         """
-        if not self.writes:
+        if not self.holds():
             return
         self._remove_temporary()
         for stale in (self.model, self.path / "summary.json"):
@@ -504,7 +604,7 @@ class Folder:
 
     def append(self, line: dict) -> None:
         """Add a line to history.jsonl."""
-        if not self.writes:
+        if not self.holds():
             return
         try:
             with open(self._history, "a", encoding="utf-8") as file:

@@ -276,21 +276,24 @@ def plan(
     return requested
 
 
-def begin(out: Path, requested: Plan) -> None:
+def _begin(claim: files.Claim, requested: Plan) -> None:
     """Write the plan into a new or empty folder; accept a folder that has the same plan.
 
     A folder with another plan, or with other files, is refused and left unchanged.
     """
+    out = claim.path
     file = out / PLAN_FILE_NAME
     if file.exists():
         existing = read_plan(out)
         if existing != requested:
+            claim.refused = True
             raise ValueError(
                 f"{shown_path(out)} holds another reproduction ({_command(existing)}); choose "
                 "another --out, or resume it."
             )
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if any(entry.name != ".lock" for entry in out.iterdir()):
+        claim.refused = True
         raise ValueError(
             f"{shown_path(out)} is not empty and holds no reproduction; choose another --out. "
             "Nothing was changed."
@@ -354,8 +357,8 @@ def run(
     progress : whether to show the progress of the training
     jobs : how many runs are made at a time, each in its own process
     """
-    with files.Claim(out):
-        begin(out, requested)
+    with files.Claim(out) as claim:
+        _begin(claim, requested)
         todo = all_cells(requested)
         for cell in todo:
             files.check_inside(out, out / cell.folder)
@@ -363,10 +366,11 @@ def run(
         if len(missing) < len(todo):
             tell(f"{len(todo) - len(missing)} of {len(todo)} runs are finished already")
         if jobs > 1:
-            _make_side_by_side(out, missing, jobs, tell)
+            _make_side_by_side(claim, missing, jobs, tell)
         else:
             for k, cell in enumerate(missing, 1):
                 tell(f"[{k}/{len(missing)}] {cell}")
+                claim.check()
                 make(out, cell, progress)
         return [cast(Row, files.read_json(out / cell.folder / "cell.json")) for cell in todo]
 
@@ -388,8 +392,12 @@ def make(out: Path, cell: Cell, progress: bool) -> None:
             CATALOGUE[cell.experiment].problem(), **cell.settings, out=folder, progress=progress
         )
     if result.run.cut:
+        if lost := result.run.why_folder_lost:
+            raise ValueError(lost)
         interrupt(f"{cell} was interrupted")
-    files.write_whole(folder / "cell.json", files.to_json(summarise(cell, result)).encode())
+    row = files.to_json(summarise(cell, result)).encode()
+    with files.Claim(folder):
+        files.write_whole(folder / "cell.json", row)
 
 
 def _in_a_process(out: Path, cell: Cell) -> None:
@@ -416,7 +424,7 @@ def _in_a_process(out: Path, cell: Cell) -> None:
 
 
 def _make_side_by_side(
-    out: Path, missing: Sequence[Cell], jobs: int, tell: Callable[[str], None]
+    claim: files.Claim, missing: Sequence[Cell], jobs: int, tell: Callable[[str], None]
 ) -> None:
     """Make the runs in `jobs` processes at a time.
 
@@ -431,8 +439,9 @@ def _make_side_by_side(
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
+                claim.check()
                 cell = waiting.pop(0)
-                process = spawn.Process(target=_in_a_process, args=(out, cell))
+                process = spawn.Process(target=_in_a_process, args=(claim.path, cell))
                 started.append(process)
                 process.start()
                 busy[process.sentinel] = process, cell, time.monotonic()
@@ -453,7 +462,7 @@ def _make_side_by_side(
     if failed:
         raise ValueError(
             f"{len(failed)} of {len(missing)} runs failed, the first {failed[0]}; the others are "
-            f"kept in {shown_path(out)}."
+            f"kept in {shown_path(claim.path)}."
         )
 
 

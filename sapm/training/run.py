@@ -15,6 +15,7 @@ import numpy as np
 
 from sapm.errors import (
     Advice,
+    AdviceKind,
     boolean,
     brief,
     check_fields,
@@ -478,6 +479,12 @@ class Run:
         """The run, interrupted after so many iterations."""
         cut = interrupted_after(iteration)
         return replace(self.closed(Status.INTERRUPTED, cut), cut=cut)
+
+    @property
+    def why_folder_lost(self) -> str:
+        """What has become of the folder of the run, if it ended because of that; else ""."""
+        lost = (advice for advice in self.advice if advice.kind == AdviceKind.FOLDER)
+        return next((advice.sentence for advice in lost), "")
 
     def ended(self, *status: Status) -> bool:
         """Whether any seed has one of these statuses."""

@@ -36,7 +36,7 @@ from sapm.methods.streamed import (
 from sapm.objective.terms import Term
 from sapm.problem.data import Regression, Scratch
 from sapm.problem.samples import Scaling
-from sapm.scopes import float64
+from sapm.scopes import float64, interrupt
 from sapm.training.loop import Step, without_weak_types
 from sapm.training.seeds import Group, Groups, measured
 
@@ -121,6 +121,8 @@ class Files:
     source : the samples.
     hidden : (m_1, …, m_{L-1}), the units of the hidden layers.
     states : the states of a run that is continued, which name its files; None for a new run.
+    held : whether the folder is still this run's own. If not, it is left alone, and the run is
+        interrupted.
     """
 
     def __init__(
@@ -130,7 +132,9 @@ class Files:
         source: Source,
         hidden: Sequence[int],
         states: Swept | None = None,
+        held: Callable[[], bool] | None = None,
     ):
+        self._held_folder = held
         self._scratch = Scratch() if folder is None else None
         self.path = folder or self._scratch.path  # type: ignore[union-attr]
         self.seeds = seeds
@@ -160,6 +164,8 @@ class Files:
 
     def file(self, number: int) -> Path:
         """The path of the file with this number."""
+        if self._held_folder is not None and not self._held_folder():
+            interrupt("the folder of the run was taken away")
         return self.path / f"aux-{number:03d}.npy"
 
     def _row(self, l: int) -> int:

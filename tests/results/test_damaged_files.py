@@ -386,9 +386,11 @@ def test_a_parameter_may_be_called_like_a_column(result):
 
 def test_files_for_people_are_json(tmp_path):
     """Which has no name for numbers that are not finite."""
-    files.Folder(tmp_path).write_json(
-        "a.json", {"loss": [np.float64(np.nan), 1.5, np.inf], "seed": np.int64(3)}
-    )
+    folder = files.Folder(tmp_path)
+    with folder.claim:
+        folder.write_json(
+            "a.json", {"loss": [np.float64(np.nan), 1.5, np.inf], "seed": np.int64(3)}
+        )
     assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {
         "loss": [None, 1.5, None],
         "seed": 3,

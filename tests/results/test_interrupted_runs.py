@@ -197,9 +197,10 @@ def test_where_nothing_can_be_written(tmp_path, monkeypatch):
     ):
         files.write_whole(tmp_path / "model.sapm", b"")
     folder = files.Folder(tmp_path)
-    (tmp_path / "history.jsonl").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"No space left on device: '.*history.jsonl'"):
-        folder.append({"iteration": 1})
+    with folder.claim:
+        (tmp_path / "history.jsonl").symlink_to("/dev/full")
+        with pytest.raises(OSError, match=r"No space left on device: '.*history.jsonl'"):
+            folder.append({"iteration": 1})
 
 
 def test_a_continued_run_keeps_what_was_asked(tmp_path):
@@ -207,31 +208,32 @@ def test_a_continued_run_keeps_what_was_asked(tmp_path):
     place it went on at.
     """
     folder = files.Folder(tmp_path)
-    here = {"processor": "a", "cores": 2}
-    folder.begin({"points": 60, "max_iter": 5, "max_seconds": None}, here)
-    so_far = {"points": None, "fresh": [0.1], "max_iter": 9, "max_seconds": 1.0}
-    for env, iteration in (
-        (here, 3),
-        (here | {"cores": 4}, 4),
-        (here | {"cores": 4}, 5),
-        (here, 6),
-    ):
-        folder.reopen(so_far, env, iteration)
-    assert json.loads((tmp_path / "config.json").read_text()) == {
-        "points": 60,
-        "max_iter": 9,
-        "max_seconds": 1.0,
-    }
-    later = [
-        {"from_iteration": 4, "processor": "a", "cores": 4},
-        {"from_iteration": 6, "processor": "a", "cores": 2},
-    ]
-    assert json.loads((tmp_path / "env.json").read_text()) == here | {"later": later}
-    for broken in ("[]", '{"later": 3}', "{"):
-        (tmp_path / "env.json").write_text(broken)
-        folder.reopen(so_far, here, 7)
-        found = json.loads((tmp_path / "env.json").read_text())
-        assert (found if "later" not in found else found["later"][-1])["cores"] == 2
+    with folder.claim:
+        here = {"processor": "a", "cores": 2}
+        folder.begin({"points": 60, "max_iter": 5, "max_seconds": None}, here)
+        so_far = {"points": None, "fresh": [0.1], "max_iter": 9, "max_seconds": 1.0}
+        for env, iteration in (
+            (here, 3),
+            (here | {"cores": 4}, 4),
+            (here | {"cores": 4}, 5),
+            (here, 6),
+        ):
+            folder.reopen(so_far, env, iteration)
+        assert json.loads((tmp_path / "config.json").read_text()) == {
+            "points": 60,
+            "max_iter": 9,
+            "max_seconds": 1.0,
+        }
+        later = [
+            {"from_iteration": 4, "processor": "a", "cores": 4},
+            {"from_iteration": 6, "processor": "a", "cores": 2},
+        ]
+        assert json.loads((tmp_path / "env.json").read_text()) == here | {"later": later}
+        for broken in ("[]", '{"later": 3}', "{"):
+            (tmp_path / "env.json").write_text(broken)
+            folder.reopen(so_far, here, 7)
+            found = json.loads((tmp_path / "env.json").read_text())
+            assert (found if "later" not in found else found["later"][-1])["cores"] == 2
 
 
 @pytest.mark.slow

@@ -1,12 +1,16 @@
 """Save, load, resume: bit for bit, whole or not at all, and one sentence for what cannot be read."""
 
 import errno
+import fcntl
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import jax
@@ -456,6 +460,92 @@ def test_one_process_at_a_time(tmp_path):
             with pytest.raises(ValueError, match="is in use by another process"):
                 call()
     assert sapm.resume(tmp_path / "run", max_iter=5, progress=False).history["iteration"].max() == 5
+
+
+def test_what_is_locked_is_the_folder(tmp_path, monkeypatch):
+    """Whoever removes `.lock` frees nothing. Where folders cannot be locked, as on NFS, the file is
+    the lock, and who has lost it knows.
+    """
+    out = tmp_path / "run"
+    claim = files.Claim(out)
+    with claim:
+        (out / ".lock").unlink()
+        with pytest.raises(ValueError, match="is in use by another process"), files.Claim(out):
+            pass
+        assert claim.holds() and not list(out.iterdir())
+    with files.Claim(out) as next_one:
+        assert next_one.holds() and not claim.holds()
+    flock = fcntl.flock
+
+    def only_files(handle, how):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", only_files)
+    with files.Claim(out) as claim:
+        with pytest.raises(ValueError, match="is in use by another process"), files.Claim(out):
+            pass
+        assert claim.holds()
+        (out / ".lock").unlink()
+        (out / ".lock").touch()
+        assert not claim.holds()
+
+
+def test_a_lock_is_not_inherited(tmp_path):
+    """A process that is forked may not write, and does not keep the folder from the next one."""
+    ready, end = os.pipe(), os.pipe()
+    with files.Claim(tmp_path) as claim:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # JAX warns of forks
+            child = os.fork()
+        if not child:  # pragma: no cover
+            os.write(ready[1], b"1" if claim.holds() else b"0")
+            claim.__exit__()  # frees nothing
+            os.read(end[0], 1)
+            os._exit(0)
+        held_in_child = os.read(ready[0], 1)
+        assert claim.holds()
+        with pytest.raises(ValueError, match="in use"), files.Claim(tmp_path):
+            pass
+    with files.Claim(tmp_path):
+        os.write(end[1], b"1")
+        assert os.waitpid(child, 0)[1] == 0 and held_in_child == b"0"
+    for handle in (*ready, *end):
+        os.close(handle)
+
+
+@pytest.mark.parametrize("by", ["moved", "removed", "replaced"])
+def test_who_has_lost_the_folder_writes_nothing_more(by, tmp_path):
+    """The result so far is returned, with one warning. The folder, where it still exists, gives the
+    uninterrupted run.
+    """
+    out = tmp_path / "run"
+    moved = tmp_path / "elsewhere"
+
+    def lose(progress):
+        if progress.iteration != 5:
+            return
+        if by == "removed":
+            shutil.rmtree(out)
+            return
+        out.rename(moved)
+        if by == "replaced":
+            shutil.copytree(moved, out)
+
+    with pytest.warns(UserWarning, match=r"run was moved, removed or replaced") as said:
+        result = sapm.solve(curve(), **SMALL, max_iter=20, out=out, on_record=lose)
+    assert len(said) == 1 and result.run.cut == "interrupted after 6 iterations."
+    assert result.run.why_folder_lost == str(said[0].message)
+    assert out.exists() == (by == "replaced")
+    whole = sapm.solve(curve(), **SMALL, max_iter=20)
+    for folder in (out, moved):
+        if folder.exists():
+            assert not (folder / "model.sapm").exists()
+            assert len((folder / "history.jsonl").read_text().splitlines()) == 6
+            same(sapm.resume(folder, progress=False), whole)
+    result.save(tmp_path / "kept.sapm")
+    same(sapm.resume(tmp_path / "kept.sapm", progress=False), whole)
 
 
 LONG = """

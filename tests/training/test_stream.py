@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -261,6 +262,11 @@ def test_cut_off_and_resumed(seconds, tmp_path, monkeypatch):
             begin()
     end_at(3, _thread.interrupt_main)
     assert set(sapm.resume(tmp_path / "run", problem=problem).run.status) == {"interrupted"}
+    end_at(3, partial((tmp_path / "run").rename, tmp_path / "moved"))
+    with pytest.warns(UserWarning, match="was moved, removed or replaced"):
+        assert sapm.resume(tmp_path / "run", problem=problem).run.cut
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "moved").rename(tmp_path / "run")
     end_at(0, cut)
     again = sapm.resume(tmp_path / "run", problem=problem)
     same(again, sapm.solve(problem, 3, 4, max_iter=6, **more))

@@ -301,6 +301,7 @@ def run(  # noqa: PLR0913
         except ValueError:
             claim.refused = True
             raise
+        claim.check()
         files.write_whole(out / "env.json", (files.to_json(env, indent=2) + "\n").encode())
         total = sum(map(len, todo))
         lacking = sum(map(len, missing))
@@ -315,7 +316,9 @@ def run(  # noqa: PLR0913
         )
         done = [0]
         for case, group in zip(chosen, missing, strict=True):
-            _make(out, case, group, slots, lambda text: tell(f"[{done[0]}/{lacking}] {text}"), done)
+            _make(
+                claim, case, group, slots, lambda text: tell(f"[{done[0]}/{lacking}] {text}"), done
+            )
         existing = read(out)
         not_installed = env["not_installed"]
         missing_rows = {
@@ -361,7 +364,7 @@ def _is_there(out: Path, cell: Cell) -> bool:
 
 
 def _make(
-    out: Path,
+    claim: files.Claim,
     case: Case,
     missing: list[Cell],
     slots: list[tuple[int, ...]],
@@ -372,6 +375,7 @@ def _make(
 
     A free slot takes the first cell whose method is idle.
     """
+    out = claim.path
     workers = {
         m: Worker(case, m, out / "logs" / f"{case.name}.{m}.txt")
         for m in dict.fromkeys(c.method for c in missing)
@@ -380,6 +384,7 @@ def _make(
     free = list(slots)
 
     def write(cell: Cell, answer: dict, compiled: float | None = None) -> None:
+        claim.check()
         write_cell(out, cell, answer, compiled, len(slots))
         done[0] += 1
         error = answer.get("error")
