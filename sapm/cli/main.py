@@ -471,8 +471,10 @@ def predict(
 ) -> None:
     """Evaluate the best network at the points of a CSV file."""
     from sapm.results.export import csv_text, evaluate_csv
-    from sapm.results.files import write_whole
+    from sapm.results.files import check_output, write_whole
 
+    if out is not None:
+        check_output(out, points, run_file(path))
     names, rows = evaluate_csv(_best_solution(path, problem), points)
     if out is not None:
         write_whole(out, csv_text(names, rows).encode())

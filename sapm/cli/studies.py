@@ -37,9 +37,10 @@ def demo(
     """Compare LS, PM and SAPM on a transport equation, in a minute or two. Prints a table and
     writes a page that explains the idea.
     """
-    from sapm.results.files import write_whole
+    from sapm.results.files import check_output, write_whole
     from sapm.studies.demo import INTRODUCTION, page_of, rows_of, run_demo, table_of
 
+    check_output(out)
     if not as_json:
         for line in INTRODUCTION.split("\n"):
             show(line)

@@ -36,6 +36,22 @@ LARGEST_JSON_BYTES = 2**28  # a larger description was not written by sapm
 LARGEST_HEADER_BYTES = 2**25
 MOST_LISTED_RUNS = 20  # in an error message
 
+# what a run writes into its folder
+FIRST_FILES = {"config.json", "env.json", "history.jsonl"}  # written before the first checkpoint
+ALL_FILES = (
+    *FIRST_FILES,
+    "summary.json",
+    "model.sapm",
+    "first.sapm",
+    "report.html",
+    "checkpoint/latest.sapm",
+)
+# what nothing else may replace; a page is written anew whenever it is wanted
+OWN_FILES = {Path(name).name for name in ALL_FILES if name != "report.html"}
+OWN_FILES |= {".lock", "reproduce.json", "cell.json"}
+OWN_FOLDERS = {"checkpoint", "cells"}  # cells of a benchmark
+RUN_MARKS = ("checkpoint", "history.jsonl", "reproduce.json", "cells")  # one of them is in a run
+
 # ---------------------------------------------------------------- atomic writes
 
 
@@ -51,7 +67,40 @@ def to_json(x: Any, **kwargs) -> str:
     return printable(json.dumps(x, default=_from_numpy, ensure_ascii=False, **kwargs), in_json=True)
 
 
-def write_whole(path: Path, body: bytes) -> None:
+def check_output(path: Path, *read: Path, saved: bool = False) -> None:
+    """Refuse to write where something would be lost that the user did not mean: a file of a run, a
+    saved result, or a file that is read.
+
+    Parameters
+    ----------
+    path : the file that the user wants written. Its real path counts, so links do not matter, and
+        neither does case, since some file systems ignore it.
+    read : the files that are read for it.
+    saved : whether a saved result is what is written.
+    """
+    if "\0" in str(path):
+        return  # `write_whole` refuses it
+    why = ""
+    beside = Path(os.path.realpath(path.parent)) / path.name  # a link may be a file of a run itself
+    for target in (beside, Path(os.path.realpath(path))):
+        name = target.name.casefold()
+        inside = target.parent.name.casefold() in OWN_FOLDERS
+        run = target.parent.parent if inside else target.parent
+        if (inside or name in OWN_FILES) and any((run / mark).exists() for mark in RUN_MARKS):
+            why = f"it belongs to the run in {run}"
+        elif name.endswith(".sapm") and not saved:
+            why = "that ending is for saved results"
+    same = (path.exists() and given.exists() and path.samefile(given) for given in read)
+    if not why and any(same):
+        why = "it is the file that is read"
+    if why:
+        raise ValueError(
+            f"{shown(str(path), LONGEST_PATH_CHARACTERS)} is not replaced, since {why}; give "
+            "another name; nothing was written."
+        )
+
+
+def write_whole(path: Path, body: bytes, own: bool = False) -> None:
     """Replace a file in one step.
 
     A link stays a link, and the permissions of the old file are kept. A pipe or a device is written
@@ -61,7 +110,11 @@ def write_whole(path: Path, body: bytes) -> None:
     ----------
     path : the file.
     body : its new content.
+    own : whether it is a file of the run that is written; every other path is the user's, see
+        `check_output`.
     """
+    if not own:
+        check_output(path)
     if path.is_dir() or "\0" in str(path):
         what = "is a folder" if path.is_dir() else "contains a NUL character"
         raise ValueError(
@@ -129,7 +182,7 @@ def _digest(arrays: dict[str, np.ndarray], about: str) -> str:
     return digest.hexdigest()
 
 
-def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict) -> None:
+def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict, own: bool = False) -> None:
     """Write a .sapm file: arrays by name, and a description.
 
     Parameters
@@ -137,9 +190,12 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict) -> None:
     path : the file, which is replaced in one step.
     arrays : its arrays by name.
     about : its description, which must fit into JSON.
+    own : whether it is a file of the run that is written.
     """
     from safetensors.numpy import save
 
+    if not own:
+        check_output(Path(path), saved=True)
     arrays = {
         name: np.ascontiguousarray(a) if np.ndim(a) else np.asarray(a) for name, a in arrays.items()
     }
@@ -153,7 +209,7 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict) -> None:
         "about": text,
         "sha256": _digest(arrays, text),
     }
-    write_whole(Path(path), save(arrays, metadata))
+    write_whole(Path(path), save(arrays, metadata), own=True)
 
 
 def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
@@ -406,17 +462,6 @@ class Claim:
         self._release()
 
 
-FIRST_FILES = {"config.json", "env.json", "history.jsonl"}  # written before the first checkpoint
-ALL_FILES = (
-    *FIRST_FILES,
-    "summary.json",
-    "model.sapm",
-    "first.sapm",
-    "report.html",
-    "checkpoint/latest.sapm",
-)
-
-
 def _is_temporary(path: Path, names: Iterable[str]) -> bool:
     """Whether a write of one of these files was cut off and left this one."""
     return path.name.startswith(tuple(f".{name}." for name in names))
@@ -533,7 +578,7 @@ class Folder:
         arrays, about : as for `write`.
         """
         if self.holds():
-            write(file, arrays, about)
+            write(file, arrays, about, own=True)
 
     def forget_first(self) -> None:
         """Remove the first of two attempts."""
@@ -549,12 +594,14 @@ class Folder:
         content : what it holds.
         """
         if self.holds():
-            write_whole(self.path / name, (to_json(json_safe(content), indent=2) + "\n").encode())
+            body = to_json(json_safe(content), indent=2) + "\n"
+            write_whole(self.path / name, body.encode(), own=True)
 
     def write_history(self, lines: list[dict]) -> None:
         """Replace history.jsonl."""
         if self.holds():
-            write_whole(self._history, "".join(to_json(line) + "\n" for line in lines).encode())
+            body = "".join(to_json(line) + "\n" for line in lines)
+            write_whole(self._history, body.encode(), own=True)
 
     def reopen(self, config: dict, env: dict, iteration: int, longer: bool = True) -> None:
         """Prepare the folder of a run that is continued.

@@ -298,7 +298,7 @@ def _begin(claim: files.Claim, requested: Plan) -> None:
             f"{shown_path(out)} is not empty and holds no reproduction; choose another --out. "
             "Nothing was changed."
         )
-    files.write_whole(file, (files.to_json(requested, indent=2) + "\n").encode())
+    files.write_whole(file, (files.to_json(requested, indent=2) + "\n").encode(), own=True)
 
 
 def read_plan(out: Path) -> Plan:
@@ -397,7 +397,7 @@ def make(out: Path, cell: Cell, progress: bool) -> None:
         interrupt(f"{cell} was interrupted")
     row = files.to_json(summarise(cell, result)).encode()
     with files.Claim(folder):
-        files.write_whole(folder / "cell.json", row)
+        files.write_whole(folder / "cell.json", row, own=True)
 
 
 def _in_a_process(out: Path, cell: Cell) -> None:

@@ -11,19 +11,21 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command import call as sapm_command
 from problems import SMALL, curve, transport
 from safetensors.numpy import save_file
 
 import sapm
 from sapm.driver import solve as driver
 from sapm.methods.method import METHODS
-from sapm.results import files
+from sapm.results import export, files
 
 
 def same(a, b) -> None:
@@ -460,6 +462,102 @@ def test_one_process_at_a_time(tmp_path):
             with pytest.raises(ValueError, match="is in use by another process"):
                 call()
     assert sapm.resume(tmp_path / "run", max_iter=5, progress=False).history["iteration"].max() == 5
+
+
+def a_run(folder):
+    """The files of a run, as far as their names matter."""
+    for name in files.ALL_FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"the {name} of a run")
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+OWN = (
+    "it belongs to the run in",
+    "that ending is for saved results",
+    "it is the file that is read",
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("run/model.sapm", 0),
+        ("run/MODEL.sapm", 0),
+        ("run/config.json", 0),
+        ("run/Config.JSON", 0),
+        ("run/history.jsonl", 0),
+        ("run/first.sapm", 0),
+        ("run/.lock", 0),
+        ("run/checkpoint/latest.sapm", 0),
+        ("run/checkpoint/aux-000.npy", 0),
+        ("other/../run/summary.json", 0),
+        ("other/folder/env.json", 0),
+        ("other/file.csv", 0),
+        ("other/model.csv", 2),
+        ("other/points.txt", 2),
+        ("points.csv", 2),
+        ("u.sapm", 1),
+        ("other/U.SAPM", 1),
+        ("run/u.csv", None),
+        ("run/report.html", None),
+        ("other/config.json", None),
+    ],
+)
+def test_only_a_run_replaces_its_files(path, why, tmp_path):
+    """Not by a link or a hard link either, and nothing is written; other names in its folder are
+    free.
+    """
+    run = tmp_path / "run"
+    other = tmp_path / "other"
+    before = a_run(run)
+    other.mkdir()
+    (tmp_path / "points.csv").write_text("x")
+    (other / "folder").symlink_to(run)
+    (other / "file.csv").symlink_to(run / "config.json")
+    (other / "points.txt").symlink_to(tmp_path / "points.csv")
+    (other / "model.csv").hardlink_to(run / "model.sapm")
+    arguments = ["predict", run, tmp_path / "points.csv", "-o", tmp_path / path]
+    names = sorted(tmp_path.rglob("*"))
+    if why is None:
+        files.check_output(tmp_path / path, tmp_path / "points.csv", run / "model.sapm")
+        files.write_whole(tmp_path / path, b"mine")
+        assert (tmp_path / path).read_bytes() == b"mine"
+        return
+    said = sapm_command(*arguments, code=2).stderr
+    assert "is not replaced, since " + OWN[why] in said and "give another name" in said
+    if why == 0:
+        with pytest.raises(ValueError, match="it belongs to the run in"):
+            files.write(tmp_path / path, {}, {})
+    assert names == sorted(tmp_path.rglob("*"))
+    assert before == {file: file.read_bytes() for file in before}
+
+
+def test_no_output_replaces_a_file_of_a_run(tmp_path):
+    """Whatever writes it."""
+    result = sapm.solve(curve(), **SMALL, max_iter=0, out=tmp_path / "run")
+    u = result.best
+    page = tmp_path / "page.html"
+    page.symlink_to(tmp_path / "run" / "config.json")
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    target = tmp_path / "run" / "model.sapm"
+    endings = export.FORMATS.keys() - {".pt"}  # which needs torch
+    for ending in endings:
+        (tmp_path / f"u{ending}").symlink_to(target)
+    for write in (
+        lambda: result.save(target),
+        lambda: result.report(page),
+        lambda: u.to_onnx(target),
+        *(partial(export.export, u, tmp_path / f"u{ending}") for ending in endings),
+    ):
+        with pytest.raises(ValueError, match="it belongs to the run in"):
+            write()
+    assert "belongs" in sapm_command("demo", "-o", page, code=2).stderr
+    assert "belongs" in sapm_command("bench", "--write", page, "-o", tmp_path, code=2).stderr
+    assert before == {file: file.read_bytes() for file in before}
+    result.save(tmp_path / "u.sapm")
+    result.save(tmp_path / "u.sapm")
+    assert result.report(tmp_path / "run" / "report.html").exists()
 
 
 def test_what_is_locked_is_the_folder(tmp_path, monkeypatch):

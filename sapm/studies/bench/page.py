@@ -173,6 +173,7 @@ def write(
     file : the page
     """
     file = Path(file)
+    files.check_output(file)
     benches = [Bench(out) for out in ([outs] if isinstance(outs, (str, Path)) else outs)]
     if not any(bench.cells for bench in benches):
         raise ValueError("there are no cells yet; run a case first: sapm bench function_1d.")

@@ -302,7 +302,8 @@ def run(  # noqa: PLR0913
             claim.refused = True
             raise
         claim.check()
-        files.write_whole(out / "env.json", (files.to_json(env, indent=2) + "\n").encode())
+        body = files.to_json(env, indent=2) + "\n"
+        files.write_whole(out / "env.json", body.encode(), own=True)
         total = sum(map(len, todo))
         lacking = sum(map(len, missing))
         hours = (
@@ -478,7 +479,8 @@ def write_cell(out: Path, cell: Cell, answer: dict, compiled: float | None, jobs
         | answer
         | {"targets": reached}
     )
-    files.write_whole(out / "cells" / cell.file, files.to_json(_numbers(content)).encode())
+    body = files.to_json(_numbers(content))
+    files.write_whole(out / "cells" / cell.file, body.encode(), own=True)
 
 
 def _numbers(x):
