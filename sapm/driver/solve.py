@@ -67,7 +67,6 @@ from sapm.training.run import (
     Run,
     SamplerState,
     Status,
-    interrupted_after,
     states_at,
 )
 from sapm.training.seeds import rungs
@@ -239,12 +238,11 @@ def attempt(
             )
         run = unless_interrupted(
             lambda: sampler.finish(run, save),
-            lambda: sampler.present(run).interrupted(run.iterations),
+            lambda: replace(sampler.present(run), cut=run.cut or ENDING),
         )
 
     def unranked() -> Result:
-        cut = replace(run, cut=interrupted_after(run.iterations))
-        return Result(cut, sampler.samples, plan, problem)
+        return Result(replace(run, cut=run.cut or ENDING), sampler.samples, plan, problem)
 
     return unless_interrupted(lambda: result(run), unranked)
 
@@ -531,8 +529,7 @@ def _retried(first: Result, session: Session, previous: Run | None) -> tuple[Res
     if not anywhere(session.interrupted()):
         due = unless_interrupted(lambda: second_attempt_is_due(first, seconds), lambda: None)
     if anywhere(due is None or session.interrupted()):
-        why = first.run.cut or interrupted_after(first.run.iterations)
-        return _cut(first, why), False
+        return _cut(first, first.run.cut or ENDING), False
     if not agreed(bool(due))[0]:
         return first, False
     second = unless_interrupted(lambda: _second(first, session), lambda: _cut(first, IN_SECOND))

@@ -3,6 +3,7 @@ JAX is left alone.
 """
 
 import html.parser
+import json
 import os
 import re
 import signal
@@ -19,13 +20,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import sapm
 from sapm.driver import progress
+from sapm.driver import solve as driver
 from sapm.driver.settings import doubts, plan
 from sapm.driver.solve import ENDING
 from sapm.numerics.jets import Jet
 from sapm.results import files, page
 from sapm.scopes import THREAD_VARIABLES, one_thread
 from sapm.training import seeds as seeding
-from sapm.training.loop import Training
+from sapm.training.loop import Fixed, Training
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +224,24 @@ def test_an_interrupt_while_the_last_files_are_written(tmp_path, monkeypatch):
     result = sapm.solve(curve(), **tiny, out=tmp_path / "two")
     assert result.run.cut == ENDING and not (tmp_path / "two" / "summary.json").exists()
     assert sapm.resume(tmp_path / "two", progress=False).table == result.table
+
+
+def test_a_run_that_has_finished_stays_finished(tmp_path, monkeypatch):
+    """Also where a second Ctrl-C comes while its last networks are compared."""
+    tiny = {"depth": 2, "width": 4, "seeds": 1, "max_iter": 2, "progress": False}
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    for owner, name in ((Fixed, "finish"), (driver, "with_scores")):
+        out = tmp_path / name
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, pressed)
+            result = sapm.solve(curve(), **tiny, out=out)
+        assert result.run.status == ("finished",) and result.run.cut == ENDING
+        ended = json.loads((out / "summary.json").read_text())
+        assert ended["seeds"][0]["status"] == "finished" and ended["interrupted"] == ENDING
+        assert sapm.resume(out, progress=False).run.status == ("finished",)
 
 
 def test_progress_is_silent_off_a_terminal(capfd, monkeypatch):

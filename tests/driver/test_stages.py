@@ -294,7 +294,7 @@ def test_an_interrupt_is_not_lost_where_all_seeds_had_stalled(tmp_path, monkeypa
         tmp_path / "run", 6, problem=growth(), progress=False
     )  # no second attempt, for which more were asked
     assert not fewer.run.cut and not (tmp_path / "run" / "first.sapm").exists()
-    model = tmp_path / "run" / "model.sapm"
+    model = tmp_path / "kept.sapm"
     kept.save(model)  # its seeds had ended, as those of a first attempt do; then comes the second
     assert sapm.load(model, growth()).table == sapm.solve(growth(), **few, max_iter=20).table
     assert sapm.resume(model, problem=growth(), progress=False).table == solve().table
