@@ -1,5 +1,6 @@
 """What holds within a call: double precision in JAX, one thread of BLAS, and signals that set a
-flag. The user's global settings are left as they were. And what is known of the process.
+flag. The user's global settings are left as they were. And what is known of the process, and
+output that may lose its reader.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -87,6 +89,52 @@ def installed_memory() -> float:
     if not hasattr(os, "sysconf"):
         return float("inf")
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+# ---------------------------------------------------------------- output
+
+
+@dataclass
+class Lasting:
+    """A text stream that may lose its reader: what is written after that is dropped.
+
+    Parameters
+    ----------
+    stream : the stream.
+    gone : whether an error in writing means that nobody reads it any more, such as EIO from a
+        terminal that was closed; any other error is raised.
+    """
+
+    stream: Any
+    gone: Callable[[OSError], bool]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop it; returns its length."""
+        try:
+            self.stream.write(text)
+        except OSError as error:
+            self._end(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is left in the buffer, or drop it."""
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        """Let the stream lead nowhere, so that the rest of its buffer can be written there."""
+        if not self.gone(error):
+            raise error
+        with suppress(OSError, ValueError):  # a stream without a file
+            handle = self.stream.fileno()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, handle)
+            os.close(nowhere)
 
 
 # ---------------------------------------------------------------- interrupts

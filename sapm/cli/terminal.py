@@ -6,6 +6,7 @@ interrupts into a line on the terminal and an exit code.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ import typer
 from typer.core import TyperGroup
 
 from sapm.errors import is_internal, json_safe, printable, shown
+from sapm.scopes import Lasting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -254,7 +256,11 @@ def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        with _printable_output(), signals_as_interrupts() as signals:
+        with (
+            _warnings_in_one_line(),
+            signals_as_interrupts() as signals,
+            _output_that_lasts(signals),
+        ):
             try:
                 code = command(*args, **kwargs) or ExitCode.OK
                 sys.stdout.flush()
@@ -319,15 +325,33 @@ def _ended_early(code: int) -> typer.Exit:
 
 
 @contextmanager
-def _printable_output() -> Iterator[None]:
-    """Show warnings in one line, and escape characters that the encoding of the terminal lacks."""
+def _output_that_lasts(signals: Signals) -> Iterator[None]:
+    """In the block, output does not fail because of what reads it. Characters that the encoding of
+    the terminal lacks are escaped. What a terminal that was closed would have shown is dropped, and
+    so is what a pipe would have carried to a program that the same signal has ended: a run ends as
+    it should, and saves its state. Messages on the standard error never end a command.
+    """
+    stdout = sys.stdout
+    stderr = sys.stderr
+    for stream in (stdout, stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    terminal = stdout.isatty()
+    gone = (errno.EIO, errno.EPIPE)
+    sys.stdout = Lasting(stdout, lambda e: e.errno in gone and (terminal or bool(signals.arrived)))
+    sys.stderr = Lasting(stderr, lambda e: True)
+    try:
+        yield
+    finally:
+        sys.stdout = stdout
+        sys.stderr = stderr
 
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
         tell(f"sapm: warning: {message}")
 
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     previous = warnings.showwarning
     warnings.showwarning = show_warning
     try:
@@ -346,9 +370,15 @@ class Signals:
     arrived: list[int] = field(default_factory=list)
 
     def interrupt(self, number: int, frame: Any) -> None:
-        """A signal handler that acts like Ctrl-C."""
+        """A signal handler that acts like Ctrl-C.
+
+        SIGHUP only asks for an end, and does not hurry one: a terminal that is closed may send it
+        twice, through the shell and by itself.
+        """
+        hurried = not self.arrived or number != getattr(signal, "SIGHUP", None)
         self.arrived.append(number)
-        signal.default_int_handler(number, frame)
+        if hurried:
+            signal.default_int_handler(number, frame)
 
     def exit_code(self) -> int:
         """128 + the number of the first signal, which is 130 for Ctrl-C."""
@@ -365,6 +395,7 @@ def signals_as_interrupts() -> Iterator[Signals]:
     handlers: list[tuple[str, Any, Any]] = [
         ("SIGTERM", signal.SIG_DFL, signals.interrupt),
         ("SIGHUP", signal.SIG_DFL, signals.interrupt),
+        ("SIGINT", signal.default_int_handler, signals.interrupt),
         # Scripts start background commands with SIGINT ignored. Child processes inherit that and
         # could not be stopped; they do not inherit a handler that does nothing.
         ("SIGINT", signal.SIG_IGN, lambda *_: None),

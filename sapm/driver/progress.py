@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from sapm.errors import json_safe, printable
+from sapm.scopes import Lasting
 from sapm.training.run import Progress, Run
 
 # Without a terminal, as in the log of a batch job: seconds to the first line, and between lines
@@ -45,7 +47,8 @@ class Bar:
     """
 
     def __init__(self, label: str, iterations: int, seconds: float | None, first: int = 0):
-        console = Console(stderr=True)
+        lasting: Any = Lasting(sys.stderr, lambda error: True)  # its end ends no run
+        console = Console(stderr=True, file=lasting)
         self.live = console.is_terminal or console.is_jupyter
         self.next_line = time.monotonic() + FIRST_LINE_SECONDS
         self.label = printable(label)

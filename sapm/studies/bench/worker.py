@@ -217,7 +217,9 @@ def serve(line: Connection, case: Case, method: str, log: str) -> None:
     case, method : what to train
     log : the file that standard error is appended to
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
+    for name in ("SIGINT", "SIGHUP"):  # the parent handles them, and ends its workers
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     # the last line of the log is the parent's reason: JAX must not add a remark below the error
     jax.config.update("jax_traceback_filtering", "off")
     Path(log).parent.mkdir(parents=True, exist_ok=True)
