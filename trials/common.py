@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import queue
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -78,17 +83,66 @@ class Place:
         return Process([sys.executable, *program, *arguments], self.variables, cores, **more)
 
 
+class Terminal:
+    """A terminal of its own for one process, which hears of it when the terminal is closed."""
+
+    def __init__(self):
+        self.shown = b""
+        self._ours, self._theirs = pty.openpty()
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        """Nobody else may hold the terminal while it is closed, so that it closes at once."""
+        while not self._closing.is_set():
+            if select.select([self._ours], [], [], 0.05)[0]:
+                try:
+                    self.shown += os.read(self._ours, 65536)
+                except OSError:  # the process has ended
+                    break
+        os.close(self._ours)
+
+    @property
+    def streams(self) -> dict:
+        """Arguments for `subprocess.Popen`."""
+
+        def control() -> None:
+            fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
+
+        names = dict.fromkeys(("stdin", "stdout", "stderr"), self._theirs)
+        return names | {"start_new_session": True, "preexec_fn": control}
+
+    def started(self) -> None:
+        """The process has the terminal now."""
+        os.close(self._theirs)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._reader.join()
+
+
 class Process:
-    def __init__(self, command: Sequence[str], variables: dict, cores: Sequence[int], **more):
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: dict,
+        cores: Sequence[int],
+        terminal: Terminal | None = None,
+        **more,
+    ):
         self.said = tempfile.TemporaryFile()  # noqa: SIM115
         self.text = None
+        self.terminal = terminal
         streams = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.DEVNULL,
             "stderr": self.said,
-        } | more
+        } | (more if terminal is None else terminal.streams | more)
         self.began = time.monotonic()
         self.popen = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
+        if terminal is not None:
+            terminal.started()
         if cores:
             os.sched_setaffinity(self.popen.pid, cores)  # long before JAX counts them
 
@@ -97,7 +151,10 @@ class Process:
         return self.popen.poll() is None
 
     def send(self, number: int) -> None:
-        if self.running:
+        """Send a signal; SIGHUP by closing the terminal, if it has one."""
+        if self.running and self.terminal is not None and number == signal.SIGHUP:
+            self.terminal.close()
+        elif self.running:
             self.popen.send_signal(number)
 
     def end(self) -> int:

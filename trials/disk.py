@@ -1,4 +1,5 @@
-"""Failures of the file system: full disk, read-only folder, two processes, a stale lock.
+"""Failures of the file system: full disk, read-only folder, two processes, a stale lock, a lock or
+a folder that is taken away.
 
     PYTHONPATH=. python trials/disk.py
 
@@ -157,7 +158,7 @@ class Trial:
     def goes_on(self, combination) -> None:
         """The run, continued for some sweeps more, is one that was never interrupted."""
         done = int(read(checkpoints(self.out)[0])[0]["history/iteration"].max())
-        whole = self.place.path / "whole" / self.out.parent.name
+        whole = self.place.path / "whole" / self.out.parent.name / self.out.name
         for arguments in (
             combination.resume(self.out, done + 20),
             combination.run(whole, done + 20),
@@ -235,6 +236,44 @@ def second(trial: Trial, combination) -> None:
     trial.goes_on(combination)
 
 
+def freed(trial: Trial, combination) -> None:
+    """The owner is stopped and its lock is removed: a second process is refused all the same, and
+    the owner goes on when it may.
+    """
+    process = trial.start(combination.run(trial.out, ENDLESS))
+    trial.training(process)
+    process.send(signal.SIGSTOP)
+    (trial.out / ".lock").unlink()
+    trial.refused(trial.start(combination.resume(trial.out)), "is in use by another process")
+    process.send(signal.SIGCONT)
+    trial.training(process, 5)
+    process.send(signal.SIGINT)
+    trial.check(f"Ctrl-C ended with {process.end()}: {process.last}", process.end() == 130)
+    trial.goes_on(combination)
+
+
+def taken(trial: Trial, combination) -> None:
+    """The owner is stopped, its folder is moved, and a second run begins in its place: the first
+    one ends and leaves the second alone. Both are continued.
+    """
+    # quiet, since a line of progress may be due after the pause
+    process = trial.start([*combination.run(trial.out, ENDLESS), "--quiet"])
+    trial.training(process)
+    process.send(signal.SIGSTOP)
+    moved = trial.out.with_name("moved")
+    trial.out.rename(moved)
+    second = trial.start(combination.run(trial.out, ENDLESS))
+    trial.training(second)
+    process.send(signal.SIGCONT)
+    trial.refused(process, "was moved, removed or replaced", str(trial.out))
+    trial.training(second, 5)
+    second.send(signal.SIGINT)
+    trial.check(f"Ctrl-C ended with {second.end()}: {second.last}", second.end() == 130)
+    trial.goes_on(combination)
+    trial.out = moved
+    trial.goes_on(combination)
+
+
 def left_lock(trial: Trial, combination) -> None:
     """The owner is killed and leaves its lock: of two that want to take over, one does, and the
     other is refused.
@@ -268,6 +307,9 @@ TRIALS = {
     "read-only folder, data on disk": (read_only, STREAMED),
     "second process": (second, SWEEPS),
     "lock of a killed process": (left_lock, SWEEPS),
+    "lock of a stopped process": (freed, SWEEPS),
+    "folder taken, sweeps": (taken, SWEEPS),
+    "folder taken, data on disk": (taken, STREAMED),
 }
 
 

@@ -29,6 +29,7 @@ from common import (
     Cores,
     Place,
     Process,
+    Terminal,
     checkpoints,
     differences,
     jobs_option,
@@ -40,8 +41,13 @@ from common import (
 
 from sapm.results.files import read
 
-SIGNALS = {"kill": signal.SIGKILL, "int": signal.SIGINT, "term": signal.SIGTERM}
-CODES = {"kill": -9, "int": 130, "term": 143}
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "int": signal.SIGINT,
+    "term": signal.SIGTERM,
+    "hup": signal.SIGHUP,  # by closing its terminal
+}
+CODES = {"kill": -9, "int": 130, "term": 143, "hup": 129}
 TRIES = 8  # for a moment within the run: a machine is not always as fast
 
 
@@ -85,7 +91,7 @@ def interrupted(
     arguments = combination.resume(out) if checkpoints(out) else combination.run(out)
     before = newest(out, "**/history.jsonl")
     saved = newest(out, "**/checkpoint/latest.sapm")
-    process = place.start(arguments, mine)
+    process = place.start(arguments, mine, terminal=Terminal() if kind == "hup" else None)
     mode = rng.choice(
         ["start", "clock", "checkpoint"], p=[0.15, 0.35, 0.5] if kind == "kill" else [0, 0.5, 0.5]
     )
@@ -130,7 +136,8 @@ def _wrong(event: dict, kind: str, process: Process, whole: dict) -> str:
         return f"ended with {event['code']}: {process.last}"
     if "Traceback" in process.errors:
         return f"a traceback: {process.last}"
-    if event["hit"] and kind != "kill" and "sapm: interrupted" not in process.errors:
+    heard = kind not in ("kill", "hup")  # a closed terminal shows nothing
+    if event["hit"] and heard and "sapm: interrupted" not in process.errors:
         return f"said nothing of an interrupt: {process.last}"
     return ""
 

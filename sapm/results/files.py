@@ -419,9 +419,9 @@ class Claim:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._close()
             if error.errno in HELD_ELSEWHERE:
                 raise BlockingIOError(error.errno, error.strerror) from None
+            self._release()  # such as NFS: the file is the lock
 
     def holds(self) -> bool:
         """Whether the path still leads to what this process has locked: a run writes only then."""
@@ -442,16 +442,13 @@ class Claim:
         if not self.holds():
             raise ValueError(self.why_lost)
 
-    def _close(self) -> None:
-        """Give the lock of the folder back."""
+    def _release(self) -> None:
+        """Give back what is locked."""
+        self._lock.release()
         if self._handle is not None:
             _handles.discard(self._handle)
             os.close(self._handle)
-            self._handle = None
-
-    def _release(self) -> None:
-        self._lock.release()
-        self._close()
+        self._handle = None
         self._identity = None
 
     def __exit__(self, *error) -> None:
@@ -525,15 +522,12 @@ class Folder:
         self.writes = first_process()
         self.lost = ""  # why nothing is written any more, once the lock guards this path no longer
         self._claim = Claim(self.path)
+        # the lock of the folder, for a `with` statement
+        self.claim = self._claim if self.writes else nullcontext()
         self.checkpoint = self.path / "checkpoint" / "latest.sapm"
         self.model = self.path / "model.sapm"
         self.first = self.path / "first.sapm"  # of two attempts, until the second is the result
         self._history = self.path / "history.jsonl"
-
-    @property
-    def claim(self) -> Claim | nullcontext:
-        """The lock of the folder, for a `with` statement."""
-        return self._claim if self.writes else nullcontext()
 
     def holds(self) -> bool:
         """Whether this process may write here. It may not any more once the folder was moved,

@@ -30,20 +30,22 @@ import machines
 import stated
 import updates
 from combinations import COMBINATIONS
-from common import Place, checkpoints, differences, until
+from common import Place, Terminal, checkpoints, differences, until
 
 
 def test_terminated_killed_and_continued(tmp_path, monkeypatch):
-    """SIGTERM: exit 143, the state saved, the command to continue with. Then SIGKILL. Then the
-    uninterrupted run, bit for bit.
+    """SIGTERM: exit 143, the state saved, the command to continue with. Then its terminal is closed:
+    exit 129, the state saved. Then SIGKILL. Then the uninterrupted run, bit for bit.
     """
     monkeypatch.setattr(driver, "CHECKPOINT_INTERVAL_SECONDS", 0.0)
     combination = COMBINATIONS["curve, LS, gd"]
     place = Place(tmp_path)
     out = tmp_path / "run"
-    for number, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)):
         process = place.start(
-            combination.resume(out) if checkpoints(out) else combination.run(out), []
+            combination.resume(out) if checkpoints(out) else combination.run(out),
+            [],
+            terminal=Terminal() if number == signal.SIGHUP else None,
         )
 
         def count():
@@ -58,6 +60,7 @@ def test_terminated_killed_and_continued(tmp_path, monkeypatch):
                 f"sapm: interrupted; continue with: sapm resume {out} --problem "
             )
             assert process.last.endswith("stated.py:curve") and "Traceback" not in process.errors
+        if code > 0:
             assert (
                 json.loads((out / "summary.json").read_text())["seeds"][0]["status"]
                 == "interrupted"
