@@ -84,11 +84,15 @@ class Place:
 
 
 class Terminal:
-    """A terminal of its own for one process, which hears of it when the terminal is closed."""
+    """A terminal of its own for one process, which hears of it when the terminal is closed.
 
-    def __init__(self):
+    ignored: whether the process ignores SIGHUP, as under nohup.
+    """
+
+    def __init__(self, ignored: bool = False):
+        self.ignored = ignored
         self.shown = b""
-        self._ours, self._theirs = pty.openpty()
+        self._ours, self.theirs = pty.openpty()
         self._closing = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -108,14 +112,16 @@ class Terminal:
         """Arguments for `subprocess.Popen`."""
 
         def control() -> None:
-            fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
+            fcntl.ioctl(self.theirs, termios.TIOCSCTTY, 0)
+            if self.ignored:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-        names = dict.fromkeys(("stdin", "stdout", "stderr"), self._theirs)
+        names = dict.fromkeys(("stdin", "stdout", "stderr"), self.theirs)
         return names | {"start_new_session": True, "preexec_fn": control}
 
     def started(self) -> None:
         """The process has the terminal now."""
-        os.close(self._theirs)
+        os.close(self.theirs)
 
     def close(self) -> None:
         self._closing.set()

@@ -9,12 +9,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sapm
-from sapm.cli.terminal import signals_as_interrupts
+from sapm.cli.terminal import Signals, _output_that_lasts, signals_as_interrupts
+from sapm.driver import progress
 from sapm.driver import solve as driver
 from sapm.results import files
 from sapm.scopes import interrupts, unless_interrupted
@@ -157,6 +159,62 @@ def test_signals_are_held_back_and_remembered(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_closing_a_terminal_asks_once():
+    """The shell and the terminal may both send SIGHUP, and it does not hurry a run that Ctrl-C has
+    ended; a second Ctrl-C does. Ignored, as under nohup, it stays ignored.
+    """
+    for first in (signal.SIGHUP, signal.SIGINT):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            signals_as_interrupts() as signals,
+            interrupts() as interrupted,
+        ):
+            signal.raise_signal(first)
+            signal.raise_signal(signal.SIGHUP)
+            assert interrupted() and signals.exit_code() == 128 + first
+            signal.raise_signal(signal.SIGINT)
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_interrupts() as signals, interrupts() as interrupted:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupted() and not signals.arrived
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, usual)
+
+
+def test_output_that_nobody_reads_ends_nothing(monkeypatch):
+    """A terminal that was closed, and a pipe whose reader the same signal has ended. Without a
+    signal a broken pipe on the standard output is an error, as for `| head`.
+    """
+    terminal = Terminal()
+    stream = os.fdopen(terminal.theirs, "w", buffering=1)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, stream)
+    bar = progress.Bar("a run", 10, None)
+    state = SimpleNamespace(iteration=5, seconds=1.0, loss=np.ones(1), mean_squared_loss=np.ones(1))
+    with signals_as_interrupts() as signals, _output_that_lasts(signals), bar:
+        assert bar.live
+        terminal.close()
+        bar(state)
+        bar.bar.refresh()
+        print("a result", flush=True)
+        print("a message", file=sys.stderr, flush=True)
+    for arrived in ([], [signal.SIGHUP]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w") as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            with _output_that_lasts(Signals(arrived)):
+                if arrived:
+                    print("a result", flush=True)
+                    continue
+                with pytest.raises(BrokenPipeError):
+                    print("a result", flush=True)
+                os.dup2(stream.fileno(), writer)
+    stream.close()
+
+
 def test_a_stall_is_judged_by_all_records():
     """What is kept from record to record says the same as all records looked through again."""
     rng = np.random.default_rng(0)
@@ -275,8 +333,55 @@ def test_files_of_numbers_are_compared():
 def test_every_kind_of_run_is_continued_bit_for_bit(tmp_path):
     runs = str(len(COMBINATIONS))
     assert kill.main(["--runs", runs, "--signal", "kill", "--out", str(tmp_path / "a.json")]) == 0
-    assert kill.main(["--runs", "6", "--signal", "int,term", "--seed", "1"]) == 0
+    assert kill.main(["--runs", "6", "--signal", "int,term,hup", "--seed", "1"]) == 0
     assert len(json.loads((tmp_path / "a.json").read_text())["runs"]) == int(runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "begun"),
+    [
+        (["demo", "--out", "{}/page.html"], "loss "),
+        (["reproduce", "function_1d", "--quick", "--out", "{}"], "loss "),
+        (["reproduce", "function_1d", "--quick", "--jobs", "2", "--out", "{}"], "cell"),
+        (["bench", "function_1d_6", "--quick", "--methods", "auto", "--out", "{}"], "compiling"),
+        (["run", "function_1d", "--processes", "2", "--out", "{}/run"], "loss "),
+    ],
+    ids=["demo", "reproduce", "reproduce side by side", "bench", "processes"],
+)
+def test_the_terminal_of_long_work_is_closed(words, begun, tmp_path):
+    """Exit code 129, and nothing half done is kept as if it were done."""
+    out = tmp_path / "out"
+    out.mkdir()
+    terminal = Terminal()
+    process = Place(tmp_path).start(
+        [word.format(out) for word in words], [], often=False, terminal=terminal
+    )
+
+    def under_way():
+        if begun == "cell":
+            return len(checkpoints(out)) == 2
+        return begun.encode() in terminal.shown
+
+    assert until(under_way, process), terminal.shown.decode()
+    time.sleep(1)
+    process.send(signal.SIGHUP)
+    assert process.end() == 129
+    assert not [*out.glob("**/cell.json"), *out.glob("cells/*"), *out.glob("page.html")]
+    assert all(files.read(file) for file in checkpoints(out))
+
+
+@pytest.mark.slow
+def test_under_nohup_a_run_goes_on(tmp_path):
+    """To its end, though its terminal is closed."""
+    combination = COMBINATIONS["curve, LS, gd"]
+    out = tmp_path / "run"
+    terminal = Terminal(ignored=True)
+    process = Place(tmp_path).start(combination.run(out), [], terminal=terminal)
+    assert until(lambda: bool(checkpoints(out)), process)
+    process.send(signal.SIGHUP)
+    assert process.end() == 0
+    assert json.loads((out / "summary.json").read_text())["seeds"][0]["status"] == "finished"
 
 
 @pytest.mark.slow
