@@ -300,7 +300,7 @@ SENTENCES = {
     Status.NON_FINITE: "A number was not finite; the last finite state of the seed is kept.",
     Status.OUT_OF_TIME: "The time of the run was up.",
     Status.STOPPED: "The user's callback stopped the run.",
-    Status.INTERRUPTED: "Ctrl-C or a signal stopped the run.",
+    Status.INTERRUPTED: "Ctrl-C, a signal or the loss of its folder stopped the run.",
 }
 
 

@@ -344,7 +344,7 @@ def test_every_kind_of_run_is_continued_bit_for_bit(tmp_path):
         (["demo", "--out", "{}/page.html"], "loss "),
         (["reproduce", "function_1d", "--quick", "--out", "{}"], "loss "),
         (["reproduce", "function_1d", "--quick", "--jobs", "2", "--out", "{}"], "cell"),
-        (["bench", "function_1d_6", "--quick", "--methods", "auto", "--out", "{}"], "compiling"),
+        (["bench", "function_1d-relu-6x10", "--quick", "--methods", "auto", "--out", "{}"], "compiling"),
         (["run", "function_1d", "--processes", "2", "--out", "{}/run"], "loss "),
     ],
     ids=["demo", "reproduce", "reproduce side by side", "bench", "processes"],
