@@ -93,18 +93,17 @@ class Terminal:
         self.ignored = ignored
         self.shown = b""
         self._ours, self.theirs = pty.openpty()
-        self._closing = threading.Event()
+        self._closed, self._close = os.pipe()  # of which a byte says that it is to be closed
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         """Nobody else may hold the terminal while it is closed, so that it closes at once."""
-        while not self._closing.is_set():
-            if select.select([self._ours], [], [], 0.05)[0]:
-                try:
-                    self.shown += os.read(self._ours, 65536)
-                except OSError:  # the process has ended
-                    break
+        while self._closed not in select.select([self._ours, self._closed], [], [])[0]:
+            try:
+                self.shown += os.read(self._ours, 65536)
+            except OSError:  # the process has ended
+                break
         os.close(self._ours)
 
     @property
@@ -124,8 +123,10 @@ class Terminal:
         os.close(self.theirs)
 
     def close(self) -> None:
-        self._closing.set()
+        os.write(self._close, b"1")
         self._reader.join()
+        os.close(self._close)
+        os.close(self._closed)
 
 
 class Process:

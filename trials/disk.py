@@ -125,7 +125,8 @@ class Trial:
         self.out = self.disk.folder / "run"
 
     def start(self, arguments: list[str], **more) -> Process:
-        return self.place.start(arguments, self.cores, **more)
+        # quiet, since a slow machine has lines of progress to tell
+        return self.place.start([*arguments, "--quiet"], self.cores, **more)
 
     def check(self, what: str, good: bool) -> None:
         if not good:
@@ -256,8 +257,7 @@ def taken(trial: Trial, combination) -> None:
     """The owner is stopped, its folder is moved, and a second run begins in its place: the first
     one ends and leaves the second alone. Both are continued.
     """
-    # quiet, since a line of progress may be due after the pause
-    process = trial.start([*combination.run(trial.out, ENDLESS), "--quiet"])
+    process = trial.start(combination.run(trial.out, ENDLESS))
     trial.training(process)
     process.send(signal.SIGSTOP)
     moved = trial.out.with_name("moved")
