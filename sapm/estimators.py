@@ -20,6 +20,7 @@ from sapm.problem.data import Regression
 from sapm.problem.functions import check_unmasked, table
 from sapm.problem.samples import pad
 from sapm.results.result import Result
+from sapm.scopes import untraced
 from sapm.training.run import hidden_units
 
 DEFAULT_ITERATIONS = 1000
@@ -120,6 +121,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
         self.max_seconds = max_seconds
         self.options = options
 
+    @untraced
     def fit(self, X, y, **other):
         """Train on samples.
 
@@ -317,6 +319,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             )
         return weights
 
+    @untraced
     def predict(self, X):
         """The network at X (n, inputs), in the units of y: (n,) or (n, outputs), as y was."""
         check_is_fitted(self, "result_")

@@ -1,15 +1,16 @@
-"""What holds within a call: double precision in JAX, one thread of BLAS, and signals that set a
-flag. The user's global settings are left as they were. And what is known of the process, and
-output that may lose its reader.
+"""What holds within a call: double precision and usual settings in JAX, one thread of BLAS, and
+signals that set a flag. The user's global settings are left as they were. And what is known of the
+process: whether JAX can compute in it at all, and output that may lose its reader.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -57,8 +58,34 @@ def one_thread() -> Iterator[None]:
                 _limits.clear()
 
 
+# Settings of JAX that hold within a call, whatever the user's are. The package mixes types and
+# numbers of axes, is slow without compilation, and takes steps that overflow and are then undone:
+# a NaN of the user's own functions is found by checks of its own.
+USUAL_SETTINGS = {
+    "numpy_dtype_promotion": "standard",
+    "numpy_rank_promotion": "allow",
+    "disable_jit": False,
+    "debug_nans": False,
+    "debug_infs": False,
+}
+
+
+@contextmanager
+def usual_settings() -> Iterator[None]:
+    """Settings of JAX that this package is written for, in the block."""
+    import jax  # here: the command that starts several processes needs `interrupts` only
+
+    if not _process.checked:
+        _process.check()
+    with ExitStack() as stack:
+        for name, value in USUAL_SETTINGS.items():
+            if getattr(jax.config, f"jax_{name}") != value:
+                stack.enter_context(getattr(jax, name)(value))
+        yield
+
+
 def float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function in double precision.
+    """Run a function in double precision, and with the usual settings of JAX.
 
     Products of single-precision arrays are computed in full single precision, where GPUs would
     round more by default.
@@ -66,15 +93,88 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        import jax  # here: the command that starts several processes needs `interrupts` only
+        import jax
 
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        with usual_settings(), jax.enable_x64(True), jax.default_matmul_precision("highest"):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a public function that states or solves a problem with the usual settings of JAX.
+
+    It is refused within jit, vmap and grad, where JAX gives it tracers in place of numbers.
+    """
+    name = function.__qualname__.removesuffix(".__post_init__")
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        import jax
+        from jax.extend.core import get_opaque_trace_state
+
+        now = get_opaque_trace_state(convention="flax")
+        with jax.core.eval_context():
+            outside = get_opaque_trace_state(convention="flax")
+        if now != outside:
+            raise RuntimeError(
+                f"sapm.{name}: got a call within jax.jit, vmap or grad, expected one outside of "
+                "them, where arrays have values; call it first, and evaluate the solution within."
+            )
+        with usual_settings():
             return function(*args, **kwargs)
 
     return wrapped
 
 
 # ---------------------------------------------------------------- the process
+
+
+class _Process:
+    """What is known of this process.
+
+    checked : whether JAX is known to work in it.
+    forked_late : whether it was forked from a process that had used JAX. The threads of JAX are
+        not there then, and JAX waits for them forever.
+    """
+
+    checked = False
+    forked_late = False
+
+    def note_fork(self) -> None:
+        """Note in a new child whether its parent had used JAX, with sapm or without."""
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        if self.checked or getattr(bridge, "_backends", None):
+            self.forked_late = True
+        self.checked = False
+
+    def check(self) -> None:
+        """Raise an error if JAX cannot compute in this process."""
+        import jax
+
+        if self.forked_late:
+            raise RuntimeError(
+                f"process {os.getpid()}: got a fork of a process that had used JAX, in which JAX "
+                "would wait forever, expected a process of its own; start it by "
+                'multiprocessing.get_context("spawn").'
+            )
+        platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
+        try:
+            jax.devices()
+        except (RuntimeError, AssertionError) as error:  # an assertion fails for cuda without GPU
+            if not platforms:
+                raise
+            reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
+            raise ValueError(
+                f"JAX_PLATFORMS: got {os.environ.get('JAX_PLATFORMS') or platforms!r}, expected platforms of this machine"
+                f"{f' ({reason})' if reason else ''}; set JAX_PLATFORMS=cpu, or unset it."
+            ) from None
+        self.checked = True
+
+
+_process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.note_fork)
 
 
 def first_process() -> bool:

@@ -26,7 +26,7 @@ from sapm.results import files
 from sapm.results.imports import checked_weights, form_of
 from sapm.results.result import Result, solution
 from sapm.results.solution import Solution
-from sapm.scopes import float64
+from sapm.scopes import float64, untraced
 from sapm.training.run import Progress
 
 LOSSES = ("mean_squared_loss", "validation_loss")
@@ -79,6 +79,7 @@ class Refined:
     hints=NO_LEARNING_RATE
     | {UNNAMED: DATA_AS_PROBLEM, "seeds": " It trains one network, the one that is given."}
 )
+@untraced
 def refine(  # noqa: PLR0913
     network,
     problem: Problem,

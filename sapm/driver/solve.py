@@ -45,6 +45,7 @@ from sapm.scopes import (
     never,
     one_thread,
     unless_interrupted,
+    untraced,
 )
 from sapm.training import streaming
 from sapm.training.devices import agreed, anywhere, mesh_of
@@ -367,6 +368,7 @@ SECOND_FAILED = (
 
 
 @by_name(hints=NO_LEARNING_RATE | {UNNAMED: DATA_AS_PROBLEM})
+@untraced
 def solve(  # noqa: PLR0913
     problem: Problem,
     depth: int = 6,
@@ -676,6 +678,7 @@ def _outcome(result: Result) -> Advice | None:
 
 
 @by_name(hints=NO_LEARNING_RATE)
+@untraced
 def resume(  # noqa: PLR0913
     path: str | Path,
     max_iter: int | None = None,

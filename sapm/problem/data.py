@@ -34,6 +34,7 @@ from sapm.problem.functions import (
     table,
 )
 from sapm.problem.samples import Samples, data_scaling
+from sapm.scopes import untraced
 
 SKETCH_SAMPLES = 1000  # samples that stand for data too large for memory
 READ_NUMBERS = 2**21  # numbers read from disk at a time
@@ -59,6 +60,7 @@ class Function:
     f: Callable
     kind: ClassVar[str] = "regression"
 
+    @untraced
     def __post_init__(self):
         checked_domain(self.domain)
         function_of_point("f", self.f)
@@ -156,6 +158,7 @@ class Regression:
     loss: Loss | None = None
     kind: ClassVar[str] = "regression"
 
+    @untraced
     def __post_init__(self):
         if not isinstance(self.loss, (Loss, NoneType)):
             raise TypeError(

@@ -46,7 +46,7 @@ from sapm.problem.functions import (
 )
 from sapm.problem.inputs import Ansatz, Embedding, Fourier, embedding_for
 from sapm.problem.samples import Samples, embedded, hardened, operator_strength
-from sapm.scopes import float64
+from sapm.scopes import float64, untraced
 
 PROBE_POINTS = 64  # points at which a residual is traced
 STRENGTH_POINTS = 256  # points at which the strength of the operator is measured (`PDE.mu`)
@@ -99,6 +99,7 @@ class PDE:
     ansatz: Ansatz | None = field(init=False, repr=False, compare=False)
     kind: ClassVar[str] = "pde"
 
+    @untraced
     def __post_init__(self):
         domain = checked_domain(self.domain)
 

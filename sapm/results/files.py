@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from sapm import __version__
 from sapm.errors import brief, json_safe, printable, shown_path
-from sapm.scopes import THREAD_VARIABLES, first_process, installed_memory
+from sapm.scopes import THREAD_VARIABLES, first_process, installed_memory, usual_settings
 
 FORMAT = 2  # version of the .sapm file; a reader refuses a higher one
 LARGEST_JSON_BYTES = 2**28  # a larger description was not written by sapm
@@ -702,6 +702,7 @@ def _commit() -> str | None:
     return answer.stdout.strip() or None
 
 
+@usual_settings()
 def environment() -> dict:
     """What a difference between two runs can come from: versions, the machine, its devices, and
     the variables that tell JAX how to compute. It is kept in env.json and in .sapm files.

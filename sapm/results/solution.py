@@ -17,7 +17,7 @@ from sapm.errors import brief, nearest, one_by_one, printable, split
 from sapm.numerics.activations import Activation
 from sapm.problem.data import OnDisk, on_disk
 from sapm.problem.inputs import Ansatz, Component, Embedding
-from sapm.scopes import float64
+from sapm.scopes import float64, usual_settings
 
 if TYPE_CHECKING:
     from torch.nn import Sequential  # type: ignore[import-not-found]
@@ -184,6 +184,7 @@ class Solution:
 
         return to_onnx(self, path)
 
+    @usual_settings()
     def __call__(self, points: Any = None, /, *others: Any, **coordinates: Any) -> Any:
         if others:
             named = ", ".join(f"{name}=…" for name in self.names)
@@ -264,9 +265,10 @@ class Solution:
             # arrays padded to the next power of two share compiled programs
             rows = max(FEWEST_POINTS_PER_CALL, 1 << (len(part) - 1).bit_length())
             padded = np.pad(part, ((0, rows - len(part)), (0, 0)))
-            output = _compiled(
-                self.weights, self.sigma, self.directions, padded, self.embedding, self.ansatz
-            )
+            with jax.ensure_compile_time_eval():  # within jit, numbers are still numbers
+                output = _compiled(
+                    self.weights, self.sigma, self.directions, padded, self.embedding, self.ansatz
+                )
             values.append(np.asarray(output)[: len(part)])
         return np.concatenate(values)
 
