@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from sapm import scopes as scopes  # it notes forks from now on
+
 __version__ = "0.2.0"
 
 _HOME = {
