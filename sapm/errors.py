@@ -140,7 +140,7 @@ def brief(value) -> str:
     """The repr of a value in one line of at most `LONGEST_QUOTE` characters, without memory
     addresses.
     """
-    return shown(" ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).split()))
+    return shown(" ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)).split()))
 
 
 def shown(text: str, longest: int = LONGEST_QUOTE) -> str:
@@ -205,12 +205,16 @@ def nearest(word, choices: Iterable[str]) -> str:
     return f" Did you mean {close!r}?" if close else ""
 
 
-def split(word: str, names: Iterable[str]) -> tuple[str, ...] | None:
-    """A word made of coordinate names, as a tuple: "tx" → ("t", "x"). None for other words."""
+def split(word: str, names: Iterable[str], longest: bool = True) -> tuple[str, ...] | None:
+    """A word made of coordinate names, as a tuple: "tx" → ("t", "x"). None for other words.
+
+    Of several readings it is the one whose first names are the longest, or the shortest.
+    """
     if not word:
         return ()
-    for name in sorted(names, key=len, reverse=True):
-        if word.startswith(name) and (rest := split(word[len(name) :], names)) is not None:
+    for name in sorted(names, key=len, reverse=longest):
+        rest = split(word[len(name) :], names, longest) if word.startswith(name) else None
+        if rest is not None:
             return (name, *rest)
     return None
 

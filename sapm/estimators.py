@@ -17,7 +17,7 @@ from sapm.driver.solve import Session, execute
 from sapm.errors import brief, by_name, integer, number, positive, warn
 from sapm.methods.method import NO_LEARNING_RATE, Method
 from sapm.problem.data import Regression
-from sapm.problem.functions import check_unmasked, table
+from sapm.problem.functions import check_numeric, check_readable, table
 from sapm.problem.samples import pad
 from sapm.results.result import Result
 from sapm.scopes import untraced
@@ -202,20 +202,36 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
 
     def _standardised(self, X, y) -> tuple[np.ndarray, np.ndarray]:
         """Checked data in standardised units, (n, inputs) and (n, outputs)."""
-        check_unmasked("X", X)
-        check_unmasked("y", y)
-        try:
-            X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
-        except OverflowError:
-            raise ValueError(
-                "X, y: got a whole number too large for a float64; give the data in other units."
-            ) from None
+        X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         X = table("X", X)
         Y = table("y", np.asarray(y, np.float64).reshape(len(X), -1))
         self._y_ndim = np.ndim(y)
         self.x_mean_, self.x_scale_ = _mean_and_scale(X, self.scale)
         self.y_mean_, self.y_scale_ = _mean_and_scale(Y, self.scale)
         return (X - self.x_mean_) / self.x_scale_, (Y - self.y_mean_) / self.y_scale_
+
+    def _checked(self, X, *y, **settings) -> Any:
+        """X, or X and y, as arrays of finite float64.
+
+        Parameters
+        ----------
+        X, y : the data; y is left out where there is none.
+        settings : those of scikit-learn's `validate_data`.
+        """
+        for name, rows in zip(("X", "y"), (X, *y), strict=False):
+            check_readable(name, rows)
+            check_numeric(name, rows)
+        try:
+            return validate_data(self, X, *y, dtype=np.float64, **settings)
+        except OverflowError:
+            raise ValueError(
+                "X, y: got a whole number too large for a float64; give the data in other units."
+            ) from None
+        except TypeError as error:
+            raise TypeError(
+                f"X, y: got what is no table of real numbers ({error}), expected one; convert it, or "
+                "leave such rows and columns out."
+            ) from None
 
     def _search(
         self, problem: Regression, learnable: float, key: int, end: float | None
@@ -323,7 +339,7 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X):
         """The network at X (n, inputs), in the units of y: (n,) or (n, outputs), as y was."""
         check_is_fitted(self, "result_")
-        X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        X = np.asarray(self._checked(X, reset=False))
         x = (X - self.x_mean_) / self.x_scale_
         with np.errstate(over="ignore"):
             Y = self.result_.best(x).reshape(len(X), -1) * self.y_scale_ + self.y_mean_

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice, pairwise
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -49,7 +50,7 @@ from sapm.objective.penalty import MODELS, STARTS
 from sapm.problem.advice import advice
 from sapm.problem.data import Regression
 from sapm.problem.equation import derivative_name
-from sapm.problem.functions import NEEDS_NUMBERS
+from sapm.problem.functions import NEEDS_NUMBERS, check_readable
 from sapm.problem.pde import PDE, PROBLEMS, Problem
 from sapm.scopes import first_process, installed_memory
 from sapm.training.run import (
@@ -613,8 +614,9 @@ def width(value: Any, depth: int) -> int | tuple[int, ...]:
 
 def seeds(value: Any) -> tuple[int, ...]:
     """The numbers of the seeds: 0, …, n - 1 for a number n, or the numbers of a list."""
-    value = value.tolist() if isinstance(value, np.ndarray) else value
-    if not isinstance(value, Iterable) or isinstance(value, str):
+    if isinstance(value, (np.ndarray, jax.Array)) and isinstance(value.dtype, np.dtype):
+        value = value.tolist()
+    if not isinstance(value, Iterable) or isinstance(value, (str, jax.Array)):
         return tuple(range(integer("seeds", value, most=MOST_SEEDS)))
     numbers = [integer("seed", seed, 0) for seed in islice(value, MOST_SEEDS + 1)]
     if len(numbers) > MOST_SEEDS:
@@ -640,6 +642,11 @@ def seeds(value: Any) -> tuple[int, ...]:
 
 def key(value: Any) -> int:
     """The key that all random numbers follow from, as an int."""
+    if isinstance(value, (jax.Array, np.random.Generator, np.random.RandomState)):
+        raise TypeError(
+            f"key: got {brief(value)}, expected a whole number, from which sapm makes its own keys; "
+            "give one such as key=0."
+        )
     if integer("key", value, 0) > LARGEST_COUNT:
         raise ValueError(f"key={brief(value)} is too large; give a number below 2**63.")
     return int(value)
@@ -677,6 +684,7 @@ def point_count(name: str, value: Any, least: int = 1) -> int:
     value : what the user gave.
     least : the smallest number that is allowed.
     """
+    check_readable(name, value)
     try:
         return integer(name, value, least) if isinstance(value, (str, bytes)) else len(value)
     except TypeError:

@@ -32,7 +32,7 @@ from sapm.problem.conditions import (
     Periodic,
 )
 from sapm.problem.domain import Box, Coordinates, Domain, Shape, face_stem
-from sapm.problem.equation import Key, derivative_name
+from sapm.problem.equation import PARAMETER_BAND, Key, derivative_name
 from sapm.problem.functions import UserCode, evaluate, none_if_fails, numbers_of, point_text
 from sapm.problem.shapes import Combination, Product
 from sapm.scopes import float64
@@ -683,7 +683,22 @@ def _values(function: Callable, names: tuple[str, ...], row) -> jax.Array:
         return numbers_of(function(Coordinates(names, row)), "g", several=True)
 
 
+def far_guess(problem: PDE) -> Advice | None:
+    """A first guess of a parameter beside which the rest of the equation is rounding."""
+    guesses = problem.equation.parameters.items()
+    for (name, guess), size in zip(guesses, problem.balancing_sizes.tolist(), strict=True):
+        if abs(guess) > PARAMETER_BAND * size:
+            return Advice(
+                AdviceKind.STATEMENT,
+                f"parameters: got the first guess {name}={guess:g}, expected one nearer to "
+                f"{size:.0e}, where the terms of the equation balance: from so far away training "
+                "may not find it. Give a nearer guess, or 0.",
+            )
+    return None
+
+
 CHECKS: tuple[Check, ...] = (
+    far_guess,
     time_by_another_name,
     different_at_corner,
     on_outflow,

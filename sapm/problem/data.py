@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import numpy as np
 from numpy.lib import format as npy
+from scipy.sparse import issparse
 
 from sapm.errors import brief, by_name, printable
 from sapm.objective.losses import Loss, Square
@@ -338,6 +339,8 @@ def on_disk(a) -> bool:
     if isinstance(a, (np.memmap, OnDisk)):
         return True
     if isinstance(a, (np.ndarray, np.generic, jax.Array)) or hasattr(a, "iloc"):
+        return False
+    if issparse(a):
         return False
     sliced = all(hasattr(a, name) for name in ("shape", "__getitem__"))
     return sliced and isinstance(getattr(a, "dtype", None), np.dtype)

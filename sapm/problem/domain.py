@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FACE_TOLERANCE = 1e-8  # of the gap: a point this close to the boundary is on it
 ARRAY_ATTRIBUTES = ("dtype", "shape", "ndim", "aval", "astype")  # what jnp.sin(p) looks up
-RESERVED_NAMES = ("value", "vector", "d")
+RESERVED_NAMES = ("value", "vector", "d", "self")
 MAX_BALL_DIMENSION = 10**4  # a point of a ball takes as many random numbers
 MIN_RELATIVE_WIDTH = 1e-10  # of an interval, by the size of its ends: points between need digits
 MIN_LOG_MEASURE = -700.0  # exp of less is 0 in double precision

@@ -35,6 +35,16 @@ from sapm.problem.functions import (
 )
 from sapm.scopes import float64
 
+# what a `Solution` has; a function of a system is an attribute of it too
+SOLUTION_ATTRIBUTES = (
+    *("weights", "names", "sigma", "seed", "directions", "embedding", "parameters", "fields"),
+    *("ansatz", "frame", "network_weights", "d", "outside", "to_torch", "to_onnx"),
+)
+
+# A first guess this many times smaller or larger than what balances the equation is no guess: the
+# square of this is the inverse of rounding in double precision.
+PARAMETER_BAND = 1e8
+
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
 
 
@@ -110,6 +120,13 @@ class Unknown:
                     else nearest(name, written)
                 )
             )
+        other = split(name, self._names, longest=False) or ()
+        if sorted(parts) != sorted(other):
+            readings = [f"d({', '.join(map(repr, reading))})" for reading in (parts, other)]
+            raise ValueError(
+                f"{self._called}.{name}: got two readings, {' and '.join(readings)}, expected one; "
+                f"write the one that is meant: {self._called}.{readings[0]}."
+            )
         return self.d(*parts)
 
 
@@ -146,12 +163,25 @@ def unknown_names(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[
             f"residual takes {len(names)} arguments; it must take the point and the unknown "
             "functions: lambda p, u: …, or lambda p, u, v: … for two functions."
         )
+    if "self" in names:
+        raise TypeError(
+            f"residual takes ({', '.join(names)}), expected the point and the unknown functions; "
+            "give the method of an object, which takes no self, or choose another name."
+        )
     if names[0] == "u" or (names[0] in coordinates and {*names[1:]} & {*coordinates}):
         how = ", ".join(f"p.{name}" for name in coordinates)
         raise TypeError(
             f"residual takes ({', '.join(names)}); it must take the point, which has the "
             f"coordinates ({how}), and then the unknown functions: lambda p, u: …"
         )
+    for name in names[1:]:
+        several = len(names) > 2 and (name in SOLUTION_ATTRIBUTES or name.startswith("_"))
+        if several or name in coordinates:
+            owner = "a coordinate" if name in coordinates else "an attribute of every solution"
+            raise ValueError(
+                f"residual: got a function named {name!r}, which is {owner}, expected another "
+                "name; rename it, such as u or v."
+            )
     return tuple(names[1:])
 
 
@@ -536,6 +566,38 @@ class Equation:
             return jax.jacfwd(lambda w: self.at(row, w, list(q)))(w)
 
         return np.asarray(jax.vmap(at)(jnp.asarray(x), v, numbers))
+
+    @float64
+    def balancing_sizes(self, x: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """The size of every parameter at which the terms that contain it are as large as the other
+        terms, where the other parameters are as guessed: (q,). NaN where this is not known.
+
+        Parameters
+        ----------
+        x : (n, d) points.
+        spread : (d,) half the widths of the domain. The sizes are those for a random u whose
+            derivatives with respect to x / spread are of size 1.
+        """
+        of_key = [np.prod([spread[self.names.index(name)] for name in key]) for key in self.keys]
+        shape = (len(x), len(self.keys), len(self.fields))
+        v = np.random.default_rng(0).normal(size=shape) / np.array(of_key)[:, None]
+        guesses = jnp.array(list(self.parameters.values()), float)
+        sizes = np.full(len(guesses), np.nan)
+        for i in range(len(guesses)):
+
+            def at(row, w, i=i):
+                def of_parameter(q):
+                    return self.at(row, w, list(guesses.at[i].set(q)))
+
+                return jax.jvp(of_parameter, (0.0,), (1.0,))
+
+            parts = jax.vmap(at)(jnp.asarray(x), jnp.asarray(v))
+            with np.errstate(all="ignore"):
+                rest, slope = (np.sqrt(np.mean(np.square(part), axis=0)) for part in parts)
+                of_row = rest / slope
+            known = of_row[np.isfinite(of_row) & (of_row > 0)]
+            sizes[i] = known.min(initial=np.inf) if known.size else np.nan
+        return sizes
 
     def first_order_form(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coefficients c (n, d) of the first derivatives, and the right-hand side f (n,), of a

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float
+from scipy.sparse import issparse
 
 from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, integer, warn
 from sapm.problem.domain import Coordinates, Domain, NotANumber, Shape
@@ -194,12 +195,13 @@ def table(name: str, rows, columns: int | None = None) -> np.ndarray:
     rows : anything that NumPy makes an array of.
     columns : the expected number of columns.
     """
-    check_unmasked(name, rows)
-    x = _real_numbers(rows)
+    check_readable(name, rows)
+    x = real_numbers(rows)
     if x is None:
+        cure = f" Give {name}.detach().cpu().double()." if hasattr(rows, "detach") else ""
         raise TypeError(
             f"{name} must hold real numbers in rows of equal length (no ragged list); "
-            f"got {type(rows).__name__}: {brief(rows)}."
+            f"got {type(rows).__name__}: {brief(rows)}.{cure}"
         )
     x = x[:, None] if x.ndim == 1 else x
     if x.ndim != 2 or 0 in x.shape:
@@ -219,7 +221,7 @@ def table(name: str, rows, columns: int | None = None) -> np.ndarray:
     return x
 
 
-def _real_numbers(rows) -> np.ndarray | None:
+def real_numbers(rows) -> np.ndarray | None:
     """The rows as an array of floats; None for anything but real numbers, and for a ragged list."""
     try:
         x = np.asarray(rows)
@@ -227,19 +229,37 @@ def _real_numbers(rows) -> np.ndarray | None:
             np.isrealobj(v) and not isinstance(v, (str, bytes)) for v in x.flat
         ):
             return None
-        x = x.astype(float) if x.dtype.kind in "biufO" else x
-    except (TypeError, ValueError, OverflowError):
+        # types of JAX's own, such as bfloat16, have another kind
+        real = x.dtype.kind in "biufO" or jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(float) if real else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last by torch
         return None
-    return x if x.dtype.kind == "f" else None
 
 
-def check_unmasked(name: str, rows) -> None:
-    """Raise an error for masked entries, which NumPy would read as the numbers under the mask."""
+def check_readable(name: str, rows) -> None:
+    """Raise an error for sparse arrays, which NumPy cannot read, and for masked entries, which it
+    would read as the numbers under the mask.
+    """
+    if issparse(rows):
+        raise TypeError(f"{name}: got a sparse array, expected a dense one; give {name}.toarray().")
     if np.ma.is_masked(rows):
         row = np.argwhere(np.ma.getmaskarray(rows))[0][0]
         raise ValueError(
             f"{name} has a masked entry in row {row}; all entries must be numbers: "
             "remove or fill such rows."
+        )
+
+
+def check_numeric(name: str, rows) -> None:
+    """Raise an error for words and times, which scikit-learn would read as numbers."""
+    try:
+        x = np.asarray(rows)
+    except (TypeError, ValueError, RuntimeError):  # scikit-learn says what is wrong
+        return
+    words = x.dtype.kind == "O" and any(isinstance(v, (str, bytes)) for v in x.flat)
+    if words or x.dtype.kind in "SUMm":
+        raise TypeError(
+            f"{name}: got {brief(rows)}, expected real numbers; convert words and times first."
         )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from keyword import iskeyword
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.errors import brief, by_name, integer, number, printable, warn
+from sapm.errors import LARGEST_SIZE, brief, by_name, integer, number, printable, warn
 from sapm.objective.terms import (
     Term,
     flux_term,
@@ -32,7 +33,7 @@ from sapm.problem.conditions import (
 )
 from sapm.problem.data import Function, Regression
 from sapm.problem.domain import Domain
-from sapm.problem.equation import Equation, derivative_name
+from sapm.problem.equation import PARAMETER_BAND, Equation, derivative_name
 from sapm.problem.functions import (
     NEEDS_NUMBERS,
     UserCode,
@@ -367,6 +368,26 @@ class PDE:
         inward = self.sign * np.sum(c * self.domain.normal(face, x), axis=1)
         return inward < -1e-12 * (1 + np.linalg.norm(c, axis=1))
 
+    @cached_property
+    def units(self) -> np.ndarray:
+        """The units in which training counts the parameters, (q,): the first guess, so that a
+        parameter starts at 1; 1 for a guess of 0. Where a step of this unit would be lost in the
+        rounding of the equation, it is the size at which the terms of the equation balance.
+        """
+        guesses = np.array(list(self.equation.parameters.values()))
+        units = np.where(guesses == 0, 1.0, guesses)
+        lost = np.abs(units) * PARAMETER_BAND < self.balancing_sizes
+        coarse = (guesses == 0) & (units > PARAMETER_BAND * self.balancing_sizes)
+        return np.where(lost | coarse, self.balancing_sizes, units)
+
+    @cached_property
+    def balancing_sizes(self) -> np.ndarray:
+        """The sizes of the parameters at which the terms of the equation balance, see
+        `Equation.balancing_sizes`.
+        """
+        probe = self.domain.points(PROBE_POINTS, 1)
+        return self.equation.balancing_sizes(probe, self.domain.frame[1])
+
     @property
     def mu(self) -> float:
         """The default weight of the boundary: the strength of the operator of the equation.
@@ -610,7 +631,6 @@ class PDE:
 
     def _residual_term(self, equation: Equation, x: np.ndarray, weight: Any = 1.0) -> Term:
         """The term residual(p, u) = 0 at the points x, (n, d). It calls the residual itself."""
-        guesses = [guess or 1.0 for guess in equation.parameters.values()]
         return nonlinear_term(
             x,
             equation.vectors,
@@ -618,8 +638,8 @@ class PDE:
             equation.function,
             weight,
             rows=equation.rows,
-            unit=np.append(np.ones(len(self.fields)), guesses),
-            constants=len(guesses),
+            unit=np.append(np.ones(len(self.fields)), self.units),
+            constants=len(self.units),
             orders=equation.orders,
         )
 
@@ -689,15 +709,18 @@ def _checked_parameters(parameters, names: Sequence[str]) -> dict[str, float]:
             "{'nu': 0.1}."
         )
     for name, guess in parameters.items():
-        reserved = (*names, "vector", "_names", "_more")
-        word = isinstance(name, str) and name.isidentifier() and printable(name) == name
+        reserved = (*names, "vector", "self")
+        plain = isinstance(name, str) and name.isidentifier() and not iskeyword(name)
+        word = plain and not name.startswith("_") and printable(name) == name
         if not word or name in reserved:
             raise ValueError(
-                f"parameters has the name {brief(name)}; use a plain word that is no coordinate."
+                f"parameters has the name {brief(name)}; use a plain word that is no coordinate, "
+                "and not vector or self."
             )
-        if not np.isfinite(number(guess)):
+        if not abs(number(guess)) <= LARGEST_SIZE:
             raise ValueError(
-                f"parameters has {name}={brief(guess)}; its first guess must be a finite number."
+                f"parameters has {name}={brief(guess)}; its first guess must be a finite number of "
+                f"at most {LARGEST_SIZE:g} in size."
             )
     return {name: float(guess) for name, guess in parameters.items()}  # type: ignore[arg-type]
 

@@ -81,10 +81,13 @@ class Samples:
 
     @property
     def units(self) -> np.ndarray:
-        """The units of the parameters: their first guesses, so that each parameter starts at 1. A
-        guess of 0 has the unit 1.
-        """
-        return np.array([guess or 1.0 for guess in self.parameters.values()])
+        """The units of the parameters, which the equation counts them in (`PDE.units`)."""
+        if not self.parameters:
+            return np.zeros(0)
+        operator = self.terms[0].operator
+        operator = operator.operator if isinstance(operator, Composed) else operator
+        assert isinstance(operator, Nonlinear)  # as every equation with parameters
+        return np.asarray(operator.unit)[-len(self.parameters) :]
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -151,8 +154,8 @@ def pad(samples: Samples, rows: Callable[[int], int], columns: Callable[[int], i
 def network_of(samples: Samples, weights: Weights, sigma: Activation) -> Network:
     """The network whose output the terms take.
 
-    Terms measure the unknown parameters in units of their first guesses, so the last biases are
-    divided by these.
+    Terms measure the unknown parameters in units of their own, so the last biases are divided by
+    these.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike
 from sapm.errors import brief, nearest, one_by_one, printable, split
 from sapm.numerics.activations import Activation
 from sapm.problem.data import OnDisk, on_disk
+from sapm.problem.functions import check_readable, real_numbers
 from sapm.problem.inputs import Ansatz, Component, Embedding
 from sapm.scopes import float64, usual_settings
 
@@ -224,7 +225,7 @@ class Solution:
                     "both."
                 )
             in_jax = isinstance(points, jax.Array)
-            x = points if in_jax else _numbers("points", points)
+            x = _numbers("points", points, in_jax)
             if d == 1 and x.ndim <= 1:
                 x = x[..., None]
             if x.ndim == 0 or x.shape[-1] != d:
@@ -232,7 +233,7 @@ class Solution:
                     f"points have shape {x.shape}; give one row per point with {d} columns: "
                     f"{expected}."
                 )
-            return _floating(x), in_jax
+            return x, in_jax
         for name in coordinates:
             if name not in self.names:
                 raise TypeError(
@@ -243,10 +244,7 @@ class Solution:
             raise TypeError(f"{', '.join(missing)} is missing; give all coordinates: {expected}.")
         in_jax = any(isinstance(value, jax.Array) for value in coordinates.values())
         numpy = jnp if in_jax else np
-        parts = [
-            jnp.asarray(coordinates[name]) if in_jax else _numbers(name, coordinates[name])
-            for name in self.names
-        ]
+        parts = [_numbers(name, coordinates[name], in_jax) for name in self.names]
         try:
             parts = numpy.broadcast_arrays(*parts)
         except ValueError:
@@ -254,7 +252,7 @@ class Solution:
             raise ValueError(
                 f"the coordinates do not broadcast against each other: {shapes}."
             ) from None
-        return _floating(numpy.stack(parts, axis=-1)), in_jax
+        return numpy.stack(parts, axis=-1), in_jax
 
     @float64
     def _evaluate(self, x: np.ndarray | OnDisk) -> np.ndarray:
@@ -273,15 +271,34 @@ class Solution:
         return np.concatenate(values)
 
 
-def _numbers(name: str, value: Any) -> np.ndarray:
+def _numbers(name: str, value: Any, in_jax: bool) -> Any:
+    """The value as an array of floating-point numbers, of JAX or of NumPy.
+
+    Parameters
+    ----------
+    name : what the message calls it.
+    value : what the user gave.
+    in_jax : whether JAX evaluates, in the user's own precision.
+    """
+    check_readable(name, value)
+    x = _jax_numbers(value) if in_jax else real_numbers(value)
+    if x is None:
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+        hint = " Within jit, vmap and grad give jax.numpy.array(…)." * traced
+        raise TypeError(f"{name}={brief(value)} must hold real numbers.{hint}")
+    return x
+
+
+def _jax_numbers(value: Any) -> Array | None:
+    """The value as an array of JAX; None for anything but real numbers."""
     try:
-        return np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}={brief(value)} must hold real numbers.") from None
-
-
-def _floating(x: Any) -> Any:
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+        x = jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    whole = jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool
+    return x.astype(float) if whole else None
 
 
 def relative_error(value: ArrayLike, reference: ArrayLike) -> float:
