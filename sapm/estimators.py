@@ -229,8 +229,8 @@ class SAPMRegressor(RegressorMixin, BaseEstimator):
             ) from None
         except TypeError as error:
             raise TypeError(
-                f"X, y: got what is no table of real numbers ({error}), expected one; convert it, or "
-                "leave such rows and columns out."
+                f"X, y: got what is no table of real numbers ({error}), expected one; convert it, "
+                "or leave such rows and columns out."
             ) from None
 
     def _search(

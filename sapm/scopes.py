@@ -164,9 +164,10 @@ class _Process:
         except (RuntimeError, AssertionError) as error:  # an assertion fails for cuda without GPU
             if not platforms:
                 raise
+            asked = os.environ.get("JAX_PLATFORMS") or platforms
             reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
             raise ValueError(
-                f"JAX_PLATFORMS: got {os.environ.get('JAX_PLATFORMS') or platforms!r}, expected platforms of this machine"
+                f"JAX_PLATFORMS: got {asked!r}, expected platforms of this machine"
                 f"{f' ({reason})' if reason else ''}; set JAX_PLATFORMS=cpu, or unset it."
             ) from None
         self.checked = True

@@ -644,8 +644,8 @@ def key(value: Any) -> int:
     """The key that all random numbers follow from, as an int."""
     if isinstance(value, (jax.Array, np.random.Generator, np.random.RandomState)):
         raise TypeError(
-            f"key: got {brief(value)}, expected a whole number, from which sapm makes its own keys; "
-            "give one such as key=0."
+            f"key: got {brief(value)}, expected a whole number, from which sapm makes its own "
+            "keys; give one such as key=0."
         )
     if integer("key", value, 0) > LARGEST_COUNT:
         raise ValueError(f"key={brief(value)} is too large; give a number below 2**63.")

@@ -32,7 +32,7 @@ from sapm.problem.conditions import (
     Periodic,
 )
 from sapm.problem.domain import Box, Coordinates, Domain, Shape, face_stem
-from sapm.problem.equation import PARAMETER_BAND, Key, derivative_name
+from sapm.problem.equation import Key, derivative_name
 from sapm.problem.functions import UserCode, evaluate, none_if_fails, numbers_of, point_text
 from sapm.problem.shapes import Combination, Product
 from sapm.scopes import float64
@@ -40,6 +40,7 @@ from sapm.scopes import float64
 if TYPE_CHECKING:
     from sapm.problem.pde import PDE
 
+FAR_GUESS = 1e8  # a parameter so many times what balances the equation hides its other terms
 FACE_POINTS = 32  # points on a face, or in the domain, at which functions are compared
 FEW_POINTS = 8  # points that show which derivatives an equation contains
 CHARACTERISTICS = 64  # characteristics that are traced
@@ -687,7 +688,7 @@ def far_guess(problem: PDE) -> Advice | None:
     """A first guess of a parameter beside which the rest of the equation is rounding."""
     guesses = problem.equation.parameters.items()
     for (name, guess), size in zip(guesses, problem.balancing_sizes.tolist(), strict=True):
-        if abs(guess) > PARAMETER_BAND * size:
+        if abs(guess) > FAR_GUESS * size:
             return Advice(
                 AdviceKind.STATEMENT,
                 f"parameters: got the first guess {name}={guess:g}, expected one nearer to "

@@ -300,7 +300,7 @@ class Box(Simple):
 
     bounds: Mapping[str, tuple[float, float]]
 
-    def __init__(self, *unnamed, **bounds: tuple[float, float]):
+    def __init__(self, /, *unnamed, **bounds: tuple[float, float]):
         if unnamed:
             raise TypeError(
                 f"Box got {brief(unnamed[0])} without a name; name every coordinate, such as "

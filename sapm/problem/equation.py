@@ -41,10 +41,6 @@ SOLUTION_ATTRIBUTES = (
     *("ansatz", "frame", "network_weights", "d", "outside", "to_torch", "to_onnx"),
 )
 
-# A first guess this many times smaller or larger than what balances the equation is no guess: the
-# square of this is the inverse of rounding in double precision.
-PARAMETER_BAND = 1e8
-
 Key = tuple[str, ...]  # () is u itself, ("x",) is ∂u/∂x, ("t", "x") is ∂²u/∂t∂x
 
 

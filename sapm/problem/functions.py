@@ -241,7 +241,7 @@ def check_readable(name: str, rows) -> None:
     would read as the numbers under the mask.
     """
     if issparse(rows):
-        raise TypeError(f"{name}: got a sparse array, expected a dense one; give {name}.toarray().")
+        raise TypeError(f"{name}: got a sparse array, expected a dense one; use its .toarray().")
     if np.ma.is_masked(rows):
         row = np.argwhere(np.ma.getmaskarray(rows))[0][0]
         raise ValueError(

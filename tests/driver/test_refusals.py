@@ -2,13 +2,19 @@
 wanted and the fix.
 """
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import curve, transport, wave
+from scipy.sparse import coo_array, csr_matrix
 from tables import all_refused
 
 import sapm
+from sapm.driver import settings
+from sapm.problem.equation import SOLUTION_ATTRIBUTES
 from sapm.training import seeds as seeding
 
 X = np.linspace(-1, 1, 10)
@@ -36,6 +42,16 @@ def pde(residual=lambda p, u: u.t - u.x, conditions=None, **more):
 XS = [0.0, 0.5, 1.0]
 
 
+class Tensor:
+    """What torch does with a tensor whose gradients are recorded."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    def detach(self):
+        return self
+
+
 def solve(**settings):
     return sapm.solve(curve(), **settings)
 
@@ -44,7 +60,121 @@ def twice(first, second, residual=lambda p, u: u.t - u.xx):
     return pde(residual, [sapm.Initial(lambda p: p.x), first, second])
 
 
+def named(*names):
+    """A system of two functions with these names: "u", "v"."""
+    first, second = names
+    residual = f"lambda p, {first}, {second}: ({first}.t - {second}.x, {second}.t - {first}.x)"
+    return pde(eval(residual), [sapm.Initial((0, 0))])
+
+
+def nested(residual):
+    """A problem in which one coordinate is named like two others, one after the other."""
+    sides = {"a": (0, 1), "ab": (0, 1), "b": (0, 1)}
+    return sapm.PDE(sapm.Box(**sides), residual, [sapm.Dirichlet(0)])
+
+
+SPARSE = csr_matrix(np.eye(2))
+MASKED = np.ma.masked_array([[0.1], [0.2]], mask=[[0], [1]])
+SPARSE_WORDS = "got a sparse array, expected a dense one; use its .toarray"
+
 CASES = {
+    # names
+    "a coordinate self": (lambda: sapm.Box(self=(0, 1)), ValueError, "'self' cannot name a coord"),
+    "of a ball": (
+        lambda: sapm.Ball(2, names=("x", "self")),
+        ValueError,
+        "'self' cannot name a coordinate; use a plain word such as t, x, y",
+    ),
+    "a residual of a class": (
+        lambda: pde(lambda self, p, u: u.t - u.x),
+        TypeError,
+        r"residual takes \(self, p, u\), .* give the method of an object",
+    ),
+    "a function of every solution": (
+        lambda: named("sigma", "v"),
+        ValueError,
+        "a function named 'sigma', which is an attribute of every solution, .* rename it",
+    ),
+    "a hidden function": (lambda: named("u", "_v"), ValueError, "a function named '_v'"),
+    "a function that is a coordinate": (
+        lambda: named("u", "x"),
+        ValueError,
+        "a function named 'x', which is a coordinate, expected another name; rename it",
+    ),
+    **{
+        f"a parameter {name}": (
+            lambda name=name: pde(lambda p, u: u.t - p.nu * u.xx, STILL, parameters={name: 1.0}),
+            ValueError,
+            f"parameters has the name '{name}'; use a plain word that is no coordinate, and not",
+        )
+        for name in ("self", "vector", "__init__", "_give", "class")
+    },
+    "two readings": (
+        lambda: nested(lambda p, u: u.ab - u.value),
+        ValueError,
+        r"u.ab: got two readings, d\('ab'\) and d\('a', 'b'\), expected one; write .* u.d\('ab'\)",
+    ),
+    "two readings of three": (
+        lambda: nested(lambda p, u: u.abb),
+        ValueError,
+        r"u.abb: got two readings, d\('ab', 'b'\) and d\('a', 'b', 'b'\)",
+    ),
+    # numbers
+    "a huge guess": (
+        lambda: pde(lambda p, u: u.t - p.nu * u.xx, STILL, parameters={"nu": 1e60}),
+        ValueError,
+        "parameters has nu=1e.60; its first guess must be a finite number of at most 1e.50",
+    ),
+    "sparse X": (lambda: sapm.Regression(SPARSE, XS[:2]), TypeError, f"X: {SPARSE_WORDS}"),
+    "sparse Y": (lambda: sapm.Regression(XS[:2], coo_array(SPARSE)), TypeError, "Y: got a sparse"),
+    "sparse weights": (
+        lambda: sapm.Regression(XS[:2], XS[:2], weights=SPARSE),
+        TypeError,
+        "weights: got a sparse",
+    ),
+    "sparse points": (
+        lambda: sapm.solve(transport(), points=SPARSE),
+        TypeError,
+        f"points: {SPARSE_WORDS}",
+    ),
+    "sparse measurements": (
+        lambda: pde(conditions=[*START, sapm.Observed(SPARSE, [1, 2])]),
+        TypeError,
+        f"x of Observed: {SPARSE_WORDS}",
+    ),
+    "sparse data to fit": (
+        lambda: sapm.SAPMRegressor().fit(SPARSE, XS[:2]),
+        TypeError,
+        f"X: {SPARSE_WORDS}",
+    ),
+    **{
+        f"{kind} to fit": (
+            lambda data=data: sapm.SAPMRegressor().fit(np.array(data)[:, None], XS[:2]),
+            TypeError,
+            "X: got array.*, expected real numbers; convert words and times first",
+        )
+        for kind, data in {
+            "dates": np.array(["2020-01-01", "2021-01-01"], "M8[D]"),
+            "words": ["1", "2"],
+            "objects": np.array([1, "2"], object),
+        }.items()
+    },
+    "a tensor with gradients": (
+        lambda: sapm.Regression(Tensor(), XS),
+        TypeError,
+        "X must hold real numbers .* Give X.detach",
+    ),
+    "a key of JAX": (
+        lambda: solve(key=jax.random.key(0)),
+        TypeError,
+        "key: got Array.*, expected a whole number, .* give one such as key=0",
+    ),
+    "a key of JAX for seeds": (lambda: solve(seeds=jax.random.key(0)), TypeError, "seeds=Array"),
+    "a generator for a key": (
+        lambda: solve(key=np.random.default_rng(0)),
+        TypeError,
+        r"key: got Generator\(PCG64\), expected a whole number",
+    ),
     # conditions that contradict each other
     "two values on a face": (
         lambda: twice(sapm.Dirichlet(0), sapm.Dirichlet(1, faces=["x-"])),
@@ -588,6 +718,20 @@ def u():
 
 
 RESULT_CASES = [
+    (lambda r: r.best(t=0.5, x=MASKED), ValueError, "x has a masked entry in row 1; .* remove or"),
+    (lambda r: r.best(np.ma.hstack([MASKED] * 2)), ValueError, "points has a masked entry"),
+    (lambda r: r.best(t=0.5, x=SPARSE), TypeError, f"x: {SPARSE_WORDS}"),
+    (lambda r: r.best(SPARSE), TypeError, f"points: {SPARSE_WORDS}"),
+    *(
+        (lambda r, x=x: r.best(t=0.5, x=x), TypeError, "x=.* must hold real numbers")
+        for x in (1j, jnp.array(1j), np.datetime64("2020-01-01"), "1", [1, "2"], 10**400)
+    ),
+    (lambda r: r.best(t=0.5, x=jax.random.key(0)), TypeError, "x=Array.* must hold real numbers"),
+    (
+        lambda r: r.best(t=jnp.ones(2), x=np.array(["1", "2"])),
+        TypeError,
+        "x=array.* must hold real numbers",
+    ),
     (lambda r: r.best(t=0.5), TypeError, "x is missing; give all coordinates: t=…, x=…"),
     (lambda r: r.best(t=0.5, x=0, z=1), TypeError, "'z' is not a coordinate; give t=…, x=…"),
     (
@@ -639,3 +783,21 @@ RESULT_CASES = [
 
 def test_a_result_refuses_bad_arguments(u):
     all_refused(dict(enumerate(RESULT_CASES)), u)
+
+
+def test_unusual_arrays_are_read():
+    """Types of JAX's own, arrays of JAX as seeds, and derivatives that are named one by one."""
+    halves = jnp.array([0.5, 1.0], jnp.bfloat16)
+    assert sapm.Regression(halves, [1, 2]).X.tolist() == [[0.5], [1.0]]
+    chosen = [jnp.array([3, 4]), np.array([3, 4]), {3, 4}]
+    assert all(settings.seeds(value) == (3, 4) for value in chosen)
+    assert settings.seeds(np.array(2)) == (0, 1)
+    equation = nested(lambda p, u: u.d("ab") + u.d("a", "b") + u.bb).equation
+    assert equation.keys == [("ab",), ("a", "b"), ("b", "b")]
+
+
+def test_every_attribute_of_a_solution_is_known():
+    """Functions of a system have other names than these."""
+    public = {name for name in dir(sapm.Solution) if not name.startswith("_")}
+    public |= {field.name for field in dataclasses.fields(sapm.Solution)}
+    assert public == set(SOLUTION_ATTRIBUTES)

@@ -756,3 +756,40 @@ def test_digits_of_numbers_that_seeds_agree_on():
         digits_that_differ(*given)
         for given in ((1.0, 0.5), (1.0, 1e-8), (1.0, 0.0), (0.0, 1.0), (1e6, 1e-9))
     ] == [6, 9, 6, 6, 12]
+
+
+@pytest.mark.parametrize("guess", [0, 1e-30, -1e-30, 1e-5, 1e30])
+def test_a_guess_of_another_size_is_left_behind(guess, recwarn):
+    """u' = -2 u from values of u. A unit that came from a tiny guess alone would keep it there."""
+    t = np.linspace(0, 1, 9)
+    problem = sapm.PDE(
+        sapm.Box(t=(0, 1)),
+        lambda p, u: u.t + p.k * u.value,
+        [sapm.Initial(1), sapm.Observed(t, np.exp(-2 * t))],
+        parameters={"k": guess},
+    )
+    result = sapm.solve(
+        problem,
+        2,
+        6,
+        seeds=1,
+        points=20,
+        boundary_points=10,
+        test_points=0,
+        max_iter=30,
+        progress=False,
+    )
+    advised = [
+        "the first guess k=1e+30, expected one nearer to 2e+00" in str(w.message) for w in recwarn
+    ]
+    assert any(advised) == (guess == 1e30)
+    assert any(advised) or abs(result.best.parameters["k"] - 2) < 1e-4
+    assert np.allclose(result.samples.units, problem.units)
+
+
+def test_the_unit_of_a_usual_guess_is_the_guess():
+    assert rod().units.tolist() == [0.7]
+    assert rod(parameters={"k": -0.02}).units.tolist() == [-0.02]
+    assert rod(parameters={"k": 0.0}).units.tolist() == [1.0]
+    small = rod(parameters={"k": 1e-9})
+    assert small.units == small.balancing_sizes > 0.01
