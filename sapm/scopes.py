@@ -110,11 +110,11 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        import jax
+        from jax.core import eval_context
         from jax.extend.core import get_opaque_trace_state
 
         now = get_opaque_trace_state(convention="flax")
-        with jax.core.eval_context():
+        with eval_context():
             outside = get_opaque_trace_state(convention="flax")
         if now != outside:
             raise RuntimeError(

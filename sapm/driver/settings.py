@@ -684,10 +684,10 @@ def point_count(name: str, value: Any, least: int = 1) -> int:
     value : what the user gave.
     least : the smallest number that is allowed.
     """
-    check_readable(name, value)
     try:
         return integer(name, value, least) if isinstance(value, (str, bytes)) else len(value)
     except TypeError:
+        check_readable(name, value)
         return integer(name, value, least)
 
 

@@ -326,7 +326,8 @@ def _undetermined_parameters(data: _Data) -> str:
 
 def advice(problem: PDE, sigma: Activation) -> list[Advice]:
     """All advice on a problem, and on the activation for it, before it is trained."""
-    items = [item for check in CHECKS if (item := check(problem)) is not None]
+    checks = (*CHECKS, far_guess) if problem.equation.parameters else CHECKS
+    items = [item for check in checks if (item := check(problem)) is not None]
     if not sigma.smooth:
         sentence = (
             f"{sigma.name} has no continuous derivative, so the theorems for PDEs do not apply; "
@@ -699,7 +700,6 @@ def far_guess(problem: PDE) -> Advice | None:
 
 
 CHECKS: tuple[Check, ...] = (
-    far_guess,
     time_by_another_name,
     different_at_corner,
     on_outflow,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike
 
 from sapm.errors import brief, nearest, one_by_one, printable, split
@@ -280,10 +281,12 @@ def _numbers(name: str, value: Any, in_jax: bool) -> Any:
     value : what the user gave.
     in_jax : whether JAX evaluates, in the user's own precision.
     """
+    if type(value) is np.ndarray and value.dtype == float:
+        return jnp.asarray(value) if in_jax else value
     check_readable(name, value)
     x = _jax_numbers(value) if in_jax else real_numbers(value)
     if x is None:
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
         hint = " Within jit, vmap and grad give jax.numpy.array(…)." * traced
         raise TypeError(f"{name}={brief(value)} must hold real numbers.{hint}")
     return x
