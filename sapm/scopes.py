@@ -72,11 +72,31 @@ USUAL_SETTINGS = {
 
 @contextmanager
 def usual_settings() -> Iterator[None]:
-    """Settings of JAX that this package is written for, in the block."""
+    """Settings of JAX that this package is written for, in the block.
+
+    The first call in a process raises an error if JAX cannot compute there.
+    """
     import jax  # here: the command that starts several processes needs `interrupts` only
 
+    if _process.forked_late:
+        raise RuntimeError(
+            f"process {os.getpid()}: got a fork of a process that had used JAX, in which JAX would "
+            "wait forever, expected a process of its own; start it by "
+            'multiprocessing.get_context("spawn").'
+        )
     if not _process.checked:
-        _process.check()
+        try:
+            jax.devices()
+        except (RuntimeError, AssertionError) as error:  # an assertion fails for cuda without GPU
+            asked = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms  # type: ignore[attr-defined]
+            if not asked:
+                raise
+            reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
+            raise ValueError(
+                f"JAX_PLATFORMS: got {asked!r}, expected platforms of this machine"
+                f"{f' ({reason})' if reason else ''}; set JAX_PLATFORMS=cpu, or unset it."
+            ) from None
+        _process.checked = True
     with ExitStack() as stack:
         for name, value in USUAL_SETTINGS.items():
             if getattr(jax.config, f"jax_{name}") != value:
@@ -147,30 +167,6 @@ class _Process:
         if self.checked or getattr(bridge, "_backends", None):
             self.forked_late = True
         self.checked = False
-
-    def check(self) -> None:
-        """Raise an error if JAX cannot compute in this process."""
-        import jax
-
-        if self.forked_late:
-            raise RuntimeError(
-                f"process {os.getpid()}: got a fork of a process that had used JAX, in which JAX "
-                "would wait forever, expected a process of its own; start it by "
-                'multiprocessing.get_context("spawn").'
-            )
-        platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
-        try:
-            jax.devices()
-        except (RuntimeError, AssertionError) as error:  # an assertion fails for cuda without GPU
-            if not platforms:
-                raise
-            asked = os.environ.get("JAX_PLATFORMS") or platforms
-            reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
-            raise ValueError(
-                f"JAX_PLATFORMS: got {asked!r}, expected platforms of this machine"
-                f"{f' ({reason})' if reason else ''}; set JAX_PLATFORMS=cpu, or unset it."
-            ) from None
-        self.checked = True
 
 
 _process = _Process()

@@ -687,7 +687,8 @@ def point_count(name: str, value: Any, least: int = 1) -> int:
     try:
         return integer(name, value, least) if isinstance(value, (str, bytes)) else len(value)
     except TypeError:
-        check_readable(name, value)
+        if hasattr(value, "shape"):
+            check_readable(name, value)
         return integer(name, value, least)
 
 
