@@ -194,7 +194,14 @@ class Solution:
                 f"u got {1 + len(others)} arguments without names; write u({named}), or u(points) "
                 "with a row per point."
             )
-        if not coordinates and self._rows_on_disk(points):
+        d = len(self.names)
+        rows_on_disk = (
+            not coordinates
+            and type(points) is not np.ndarray  # in memory
+            and on_disk(points)
+            and (points.shape[1:] == (d,) or (d == 1 and len(points.shape) == 1))
+        )
+        if rows_on_disk:  # read in pieces
             values = self._evaluate(OnDisk(points))
             return values[..., 0] if values.shape[-1] == 1 else values
         x, in_jax = self._points(points, coordinates)
@@ -207,13 +214,6 @@ class Solution:
             values = self._evaluate(rows)
         values = values.reshape(*x.shape[:-1], len(self.weights[-1][1]))
         return values[..., 0] if values.shape[-1] == 1 else values
-
-    def _rows_on_disk(self, points: Any) -> bool:
-        """Whether points is an array on disk with a row per point, which is read in pieces."""
-        if type(points) is np.ndarray:  # in memory
-            return False
-        d = len(self.names)
-        return on_disk(points) and (points.shape[1:] == (d,) or (d == 1 and len(points.shape) == 1))
 
     def _points(self, points: Any, coordinates: dict[str, Any]) -> tuple[Any, bool]:
         """(…, d) points, and whether they are JAX's."""
