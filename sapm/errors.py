@@ -21,6 +21,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, TypeVar, overload
 
@@ -92,6 +93,12 @@ def is_internal(frame: FrameType) -> bool:
     generated = frame.f_code.co_filename == "<string>"
     package = str(frame.f_globals.get("__name__", "")).split(".")[0] == __package__
     return frame.f_code.co_filename.startswith(INTERNAL_FILES) or (generated and package)
+
+
+def raised_here(error: BaseException) -> bool:
+    """Whether the statement that raised the error is in the package."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return bool(frames) and is_internal(frames[-1])
 
 
 # ---------------------------------------------------------------- numbers
@@ -300,6 +307,7 @@ def _hint(name: str, value, names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- checked fields of records
 
 LARGEST_COUNT = 2**63 - 1  # counts are whole numbers of the machine
+LONGEST_TEXT = 10**6  # characters of a text in a record
 
 FieldCheck = Callable[[str, Any], Any]
 
@@ -360,10 +368,37 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any) -> str:
-    """A string."""
+    """A string of at most `LONGEST_TEXT` characters."""
     if not isinstance(value, str):
         raise ValueError(f"{name}={brief(value)} must be a string.")
+    if len(value) > LONGEST_TEXT:
+        raise ValueError(
+            f"{name} has {len(value)} characters; it must have at most {LONGEST_TEXT}."
+        )
     return value
+
+
+def listed(check: FieldCheck, most: int = LARGEST_COUNT) -> FieldCheck:
+    """A list of at most so many values, each of which must pass `check`, as a tuple."""
+
+    def check_list(name: str, value: Any) -> tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name}={brief(value)} must be a list.")
+        if len(value) > most:
+            raise ValueError(f"{name} has {len(value)} entries; it must have at most {most}.")
+        return tuple(check(name, entry) for entry in value)
+
+    return check_list
+
+
+def sized(name: str, value: Any) -> float:
+    """A number that is 0 or of a size between `SMALLEST_SIZE` and `LARGEST_SIZE`, as a float."""
+    if not (number(value) == 0 or SMALLEST_SIZE <= abs(number(value)) <= LARGEST_SIZE):
+        raise ValueError(
+            f"{name}={brief(value)} must be 0 or a number between {SMALLEST_SIZE:g} and "
+            f"{LARGEST_SIZE:g} in size."
+        )
+    return float(value)
 
 
 def choose(name: str, value: Any, known: Sequence[str]) -> str:

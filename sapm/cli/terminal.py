@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import wraps
 from pathlib import Path
-from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
-from sapm.errors import is_internal, json_safe, printable, shown
+from sapm.errors import json_safe, printable, raised_here, shown
 from sapm.scopes import Lasting
 
 if TYPE_CHECKING:
@@ -237,15 +236,9 @@ def sentence(error: BaseException) -> str:
         text = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         return shown(text, MAX_ERROR_CHARACTERS)
     text = str(error).strip()
-    if not _raised_here(error):  # messages of the package have line breaks only within names
+    if not raised_here(error):  # messages of the package have line breaks only within names
         text = text.partition("\n")[0].rstrip()
     return shown(text, MAX_ERROR_CHARACTERS) or type(error).__name__
-
-
-def _raised_here(error: BaseException) -> bool:
-    """Whether the statement that raised the error is in the package."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    return bool(frames) and is_internal(frames[-1])
 
 
 def guarded(command: Callable[P, ExitCode | None]) -> Callable[P, None]:

@@ -59,10 +59,8 @@ DOUBLE_BEFORE_SHARE = 1 / 3
 # times its minimum before them.
 RESTING_VISITS = 8
 RESTING_FRACTION = 0.9
-# In a second attempt, the part of the time interval that is trained on doubles STAGES times. A user
-# may ask for up to MOST_STAGES.
+# In a second attempt, the part of the time interval that is trained on doubles STAGES times.
 STAGES = 3
-MOST_STAGES = 10
 # The next stage begins at the relative residual STAGE_RESIDUAL, or after STAGE_VISITS visits. When
 # the run has used STAGES_END_SHARE of its seconds, the whole time interval is taken.
 STAGE_RESIDUAL = 1e-3

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sapm.driver.points import (
-    MOST_STAGES,
     REDRAW_EVERY_STEPS,
     SECOND_ATTEMPT_STEPS,
     STAGE_VISITS,
@@ -56,6 +55,7 @@ from sapm.scopes import first_process, installed_memory
 from sapm.training.run import (
     MOST_LAYERS,
     MOST_SEEDS,
+    MOST_STAGES,
     MOST_UNITS,
     PerLayer,
     Plan,

@@ -35,6 +35,7 @@ from sapm.problem.functions import (
     table,
 )
 from sapm.problem.samples import Samples, data_scaling
+from sapm.problem.stored import column_name
 from sapm.scopes import untraced
 
 SKETCH_SAMPLES = 1000  # samples that stand for data too large for memory
@@ -117,13 +118,7 @@ def _column_names(names, count: int) -> tuple[str, ...]:
         raise ValueError(
             f"names={brief(names)} must be {count} different names, one for each column of X."
         )
-    for name in words:
-        if not name.strip() or name != name.strip() or printable(name) != name:
-            raise ValueError(
-                f"names has {brief(name)}; a name must be printable, not empty, and without "
-                "spaces at its ends."
-            )
-    return tuple(str(name) for name in words)
+    return tuple(column_name("names", str(name)) for name in words)
 
 
 DATA_AS_PROBLEM = " Data are a problem: sapm.Regression(X, y)."  # for `by_name`

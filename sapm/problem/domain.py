@@ -15,7 +15,16 @@ import numpy as np
 from scipy.special import gammaln, ndtri
 from scipy.stats import qmc
 
-from sapm.errors import LARGEST_SIZE, SMALLEST_SIZE, brief, nearest, number, printable, shown
+from sapm.errors import (
+    LARGEST_SIZE,
+    SMALLEST_SIZE,
+    brief,
+    choose,
+    nearest,
+    number,
+    printable,
+    shown,
+)
 
 if TYPE_CHECKING:
     from sapm.problem.shapes import Combination, Product
@@ -24,6 +33,8 @@ FACE_TOLERANCE = 1e-8  # of the gap: a point this close to the boundary is on it
 ARRAY_ATTRIBUTES = ("dtype", "shape", "ndim", "aval", "astype")  # what jnp.sin(p) looks up
 RESERVED_NAMES = ("value", "vector", "d", "self")
 MAX_BALL_DIMENSION = 10**4  # a point of a ball takes as many random numbers
+MAX_SHAPES = 200  # boxes and balls that a domain is made of: each is asked about every point
+LONGEST_NAME = 1000  # characters
 MIN_RELATIVE_WIDTH = 1e-10  # of an interval, by the size of its ends: points between need digits
 MIN_LOG_MEASURE = -700.0  # exp of less is 0 in double precision
 
@@ -250,6 +261,7 @@ def _check_name(name: object) -> None:
         or printable(name) != name
         or name.startswith("_")
         or name in RESERVED_NAMES
+        or len(name) > LONGEST_NAME
     ):
         raise ValueError(
             f"{brief(name)} cannot name a coordinate; use a plain word such as t, x, y, and not "
@@ -573,16 +585,62 @@ def _directions(u: np.ndarray) -> np.ndarray:
     return normal / np.where(length > 0, length, 1.0)
 
 
-def domain_from(described: dict) -> Box | Ball | Product | Combination:
-    """The domain that `describe` turned into JSON."""
+COMBINED = ("product", "union", "intersection", "difference")
+
+
+def domain_from(described: Any) -> Box | Ball | Product | Combination:
+    """The domain that `describe` turned into JSON; a ValueError for anything else.
+
+    No points are drawn: whether a union, intersection or difference is empty is not looked at.
+    """
+    parts = [described]
+    shapes = 0
+    while parts:  # before anything is built, which is recursive
+        inner = _described_parts(parts.pop())
+        shapes += not inner
+        parts += inner
+        if shapes + len(parts) > MAX_SHAPES:
+            raise ValueError(f"domain: got more than {MAX_SHAPES} shapes, expected at most that.")
+    return _domain_from(described)
+
+
+def _described_parts(described: Any) -> list:
+    """The two parts of a described shape, none of a box or a ball; a ValueError for what does not
+    describe a shape.
+    """
+    if not isinstance(described, dict):
+        raise ValueError(f"domain: got {brief(described)}, expected a dictionary.")
+    kind = choose("domain: kind", described.get("kind"), ("box", "ball", *COMBINED))
+    what = "parts"
+    numbers: Any = []
+    if kind == "box":
+        what = "bounds"
+        bounds = described.get(what)
+        ends = list(bounds.values()) if isinstance(bounds, dict) else []
+        valid = 0 < len(ends) <= MAX_BALL_DIMENSION
+        valid = valid and all(isinstance(pair, list) and len(pair) == 2 for pair in ends)
+        numbers = [end for pair in ends for end in pair] if valid else []
+    elif kind == "ball":
+        what = "center"
+        numbers = described.get(what)
+        valid = isinstance(numbers, list) and isinstance(described.get("names", []), list)
+        numbers = numbers if valid else []
+    else:
+        valid = isinstance(described.get(what), list) and len(described[what]) == 2
+    if not valid or not all(np.isfinite(number(end)) for end in numbers):
+        raise ValueError(f"domain: got a {kind} with {what}={brief(described.get(what))}.")
+    return described[what] if kind in COMBINED else []
+
+
+def _domain_from(described: dict) -> Box | Ball | Product | Combination:
     kind = described["kind"]
     if kind == "box":
         return Box(**{name: tuple(ends) for name, ends in described["bounds"].items()})
     if kind == "ball":
-        center = tuple(described["center"])
         names = tuple(described.get("names", ()))
-        return Ball(described["dimension"], described["radius"], center, names)
+        center = tuple(described["center"])
+        return Ball(described.get("dimension"), described.get("radius"), center, names)  # type: ignore[arg-type]
     from sapm.problem.shapes import Combination, Product
 
-    a, b = map(domain_from, described["parts"])
-    return Product(a, b) if kind == "product" else Combination(kind, a, b)
+    a, b = map(_domain_from, described["parts"])
+    return Product(a, b) if kind == "product" else Combination(kind, a, b, probe=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,13 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sapm.errors import brief, number
+from sapm.errors import brief, count, listed, number
 from sapm.numerics.activations import sin
 from sapm.numerics.jets import Jet, jet_of, lift
 from sapm.numerics.layers import Dense
 from sapm.problem.domain import Ball, Box, Coordinates, Domain
 from sapm.problem.functions import UserCode, numbers_of
 from sapm.scopes import float64
+
+MOST_FEATURES = 5000  # random directions of Fourier features
 
 # ---------------------------------------------------------------- inputs of the network
 
@@ -78,15 +81,32 @@ class Embedding(eqx.Module):
         }
 
 
-def embedding_from(description: dict | None) -> Embedding | None:
-    """The embedding that `Embedding.describe` wrote."""
+def embedding_from(description: Any, d: int) -> Embedding | None:
+    """The embedding of d coordinates that `Embedding.describe` wrote; a ValueError for anything
+    else.
+    """
     if description is None:
         return None
-    return Embedding(
-        np.asarray(description["W"], float),
-        np.asarray(description["b"], float),
-        tuple(description["kept"]),
-    )
+    if not isinstance(description, dict):
+        raise ValueError(f"embedding={brief(description)} must be a dictionary.")
+    kept = listed(count(0, d - 1), d)("embedding: kept", description.get("kept"))
+    if len(set(kept)) != len(kept):
+        raise ValueError(f"embedding: kept={brief(list(kept))} names a coordinate twice.")
+    most = 2 * (MOST_FEATURES + d)  # a sine and a cosine; periodic coordinates have them too
+    W = listed(listed(_finite, d), most)("embedding: W", description.get("W"))
+    b = listed(_finite, most)("embedding: b", description.get("b"))
+    if {len(row) for row in W} != {d} or len(b) != len(W):
+        raise ValueError(
+            f"embedding: W has rows of {sorted({len(row) for row in W})} numbers and b "
+            f"{len(b)}, expected rows of {d}, and as many numbers in b as W has rows."
+        )
+    return Embedding(np.array(W), np.array(b), kept)
+
+
+def _finite(name: str, value: Any) -> float:
+    if not abs(number(value)) < np.inf:
+        raise ValueError(f"{name} has {brief(value)}; it must be a finite number.")
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -108,10 +128,10 @@ class Fourier:
 
     def __post_init__(self):
         whole = isinstance(self.count, (int, np.integer)) and not isinstance(self.count, bool)
-        if not whole or self.count < 1:
+        if not whole or not 1 <= self.count <= MOST_FEATURES:
             raise ValueError(
-                f"Fourier: got count={brief(self.count)}, expected a whole number of at least 1; "
-                "write for example Fourier(16)."
+                f"Fourier: got count={brief(self.count)}, expected a whole number of at least 1 "
+                f"and at most {MOST_FEATURES}; write for example Fourier(16)."
             )
         if not 0 < number(self.scale) < np.inf:
             raise ValueError(

@@ -12,7 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sapm.errors import LARGEST_SIZE, brief, by_name, integer, number, printable, warn
+from sapm.errors import (
+    LARGEST_SIZE,
+    SMALLEST_SIZE,
+    brief,
+    by_name,
+    integer,
+    number,
+    printable,
+    warn,
+)
 from sapm.objective.terms import (
     Term,
     flux_term,
@@ -722,10 +731,11 @@ def _checked_parameters(parameters, names: Sequence[str]) -> dict[str, float]:
                 f"parameters has the name {brief(name)}; use a plain word that is no coordinate, "
                 "and not vector or self."
             )
-        if not abs(number(guess)) <= LARGEST_SIZE:
+        size = abs(number(guess))
+        if not (size == 0 or SMALLEST_SIZE <= size <= LARGEST_SIZE):
             raise ValueError(
-                f"parameters has {name}={brief(guess)}; its first guess must be a finite number of "
-                f"at most {LARGEST_SIZE:g} in size."
+                f"parameters has {name}={brief(guess)}; its first guess must be a finite number, 0 "
+                f"or between {SMALLEST_SIZE:g} and {LARGEST_SIZE:g} in size."
             )
     return {name: float(guess) for name, guess in parameters.items()}  # type: ignore[arg-type]
 

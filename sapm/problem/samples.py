@@ -23,14 +23,14 @@ from sapm.objective.losses import Loss, Square
 from sapm.objective.operators import Composed, Linear, Nonlinear, Operator, Value
 from sapm.objective.terms import Term
 from sapm.problem.domain import domain_from
-from sapm.problem.inputs import Ansatz, Embedding, embedding_from
+from sapm.problem.inputs import Ansatz, Embedding
+from sapm.problem.stored import Arrays, ProblemRecord, SamplesRecord, TermRecord, UnitsRecord
 from sapm.scopes import float64
 
 if TYPE_CHECKING:
     from sapm.problem.pde import Problem
 
 Weights = Sequence[tuple[Any, Any]]
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ class Samples:
         operator = operator.operator if isinstance(operator, Composed) else operator
         assert isinstance(operator, Nonlinear)  # as every equation with parameters
         return np.asarray(operator.unit)[-len(self.parameters) :]
+
+    @cached_property
+    def frame(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The centre of a box around the domain and half its widths; None for data."""
+        return None if self.domain is None else domain_from(self.domain).frame
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -230,20 +235,16 @@ def _term_arrays(term: Term) -> dict[str, Any]:
     return arrays
 
 
-def _term_from(
-    arrays: Mapping[str, np.ndarray],
-    function: Callable | None,
-    constants: int,
-    loss: Loss | None = None,
-) -> Term:
+def _term_from(stored: TermRecord, function: Callable | None, loss: Loss | None = None) -> Term:
     """The inverse of `_term_arrays`.
 
     Parameters
     ----------
     function : the operator of a nonlinear term.
-    constants : the number of unknown parameters.
     loss : the loss of the term, if it is not the square.
     """
+    arrays = stored.arrays
+    constants = len(stored.problem.parameters)
     numbers = {part: jnp.asarray(a) for part, a in arrays.items() if part not in ("forms", "of")}
     points = numbers["x"]
     forms = tuple(tuple(int(sign) for sign in form) for form in arrays.get("forms", ()))
@@ -300,10 +301,32 @@ def has_own_loss(arrays: Arrays) -> bool:
     return any(name.endswith("/loss") for name in arrays)
 
 
+def without_terms(stored: ProblemRecord, ansatz: Ansatz | None = None) -> Samples:
+    """The record of a problem without its terms, from its description in a file.
+
+    Parameters
+    ----------
+    ansatz : the ansatz of hard conditions (`PDE.ansatz`).
+    """
+    samples = Samples(
+        stored.kind,
+        stored.names,
+        None if stored.domain is None else dict(stored.domain),
+        (),
+        {},
+        fields=stored.fields,
+        parameters=dict(stored.parameters),
+        ansatz=ansatz,
+        embedding=stored.embedding,
+    )
+    if stored.units is None:
+        return samples
+    return replace(samples, fixed_scaling=Scaling.of(stored.units, samples.units))
+
+
 @float64
 def from_arrays(
-    about: Mapping[str, Any],
-    arrays: Arrays,
+    stored: SamplesRecord,
     functions: Mapping[str, Callable] | None = None,
     ansatz: Ansatz | None = None,
     loss: Loss | None = None,
@@ -312,40 +335,22 @@ def from_arrays(
 
     Parameters
     ----------
-    about, arrays : the results of `describe` and `to_arrays`.
+    stored : their results, checked.
     functions : the operators of nonlinear terms, by the names of the terms (`PDE.functions`).
     ansatz : the ansatz of hard conditions (`PDE.ansatz`).
     loss : the loss of data (`Regression.loss`), if it is not the square.
     """
-    parts: dict[str, dict[str, np.ndarray]] = {}
-    for name, a in arrays.items():
-        term, _, part = name.partition("/")
-        parts.setdefault(term, {})[part] = a
-    parameters = dict(about.get("parameters", {}))
     functions = functions or {}
     terms = {
-        name: _term_from(part, functions.get(name), len(parameters), loss)
-        for name, part in parts.items()
-        if "x" in part and name != "test"
+        term.name: _term_from(term, functions.get(term.name), loss) for term in stored.all_terms
     }
-    count = sum(name.startswith("term") for name in terms)
-    samples = Samples(
-        about["kind"],
-        tuple(about["names"]),
-        about["domain"],
-        tuple(terms[f"term{i}"] for i in range(count)),
-        parts.get("test", {}),
-        terms.get("validation"),
-        terms.get("held"),
-        tuple(about.get("fields", ("u",))),
-        parameters,
-        ansatz,
-        embedding_from(about.get("embedding")),
+    return replace(
+        without_terms(stored.problem, ansatz),
+        terms=tuple(terms[term.name] for term in stored.terms),
+        test=stored.test,
+        validation=terms.get("validation"),
+        test_equation=terms.get("held"),
     )
-    if "units" not in about:
-        return samples
-    scaling = Scaling.from_description(about["units"], samples.units)
-    return replace(samples, fixed_scaling=scaling)
 
 
 # (relative, absolute) tolerances when arrays from two machines are compared: for data, and for
@@ -516,11 +521,10 @@ class Scaling:
         }
 
     @staticmethod
-    def from_description(about: Mapping[str, Any], units: np.ndarray) -> Scaling:
-        """The inverse of `describe`."""
-        center = np.asarray(about["center"])
-        spread = np.asarray(about["spread"])
-        return Scaling(center, spread, about["size"], about["stiffness"], units)
+    def of(stored: UnitsRecord, units: np.ndarray) -> Scaling:
+        """The inverse of `describe`, with the units of the parameters."""
+        center = np.asarray(stored.center)
+        return Scaling(center, np.asarray(stored.spread), stored.size, stored.stiffness, units)
 
 
 def scaling_of(samples: Samples, scale: bool = True) -> Scaling:
@@ -537,8 +541,8 @@ def _suitable_scaling(samples: Samples) -> Scaling:
     For data, the half widths are those of a uniform distribution with the same deviation.
     """
     counted = [np.broadcast_to(np.asarray(term.weight) > 0, len(term.y)) for term in samples.terms]
-    if samples.domain is not None:
-        center, spread = domain_from(samples.domain).frame
+    if samples.frame is not None:
+        center, spread = samples.frame
         if samples.embedding is not None:
             center, spread = samples.embedding.frame(center, spread)
     else:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import cached_property
 
 import numpy as np
 
-from sapm.problem.domain import FACE_TOLERANCE, Domain, Shape, face_stem, halton
+from sapm.problem.domain import FACE_TOLERANCE, MAX_SHAPES, Domain, Shape, face_stem, halton
 
 # Halton points that measure a shape or a face, which is empty if it holds none of them
 SHAPE_PROBE_POINTS = 2**14
@@ -77,6 +77,17 @@ class Sifted(Shape, Domain):
     b: Domain
 
     @cached_property
+    def shapes(self) -> int:
+        """The number of boxes and balls that the shape is made of."""
+        return sum(part.shapes if isinstance(part, Sifted) else 1 for part in (self.a, self.b))
+
+    def _check_shapes(self) -> None:
+        if self.shapes > MAX_SHAPES:
+            raise ValueError(
+                f"domain: got {self.shapes} shapes, expected at most {MAX_SHAPES}; leave some out."
+            )
+
+    @cached_property
     def _sieves(self) -> dict[str | None, Sieve]:
         return {}
 
@@ -132,6 +143,16 @@ class Sifted(Shape, Domain):
         return self._faces
 
 
+def raw_gap(domain: Domain, x: np.ndarray) -> np.ndarray:
+    """The gap of points x of a domain, which may be 0 inside it: see `Combination._raw_gap`."""
+    if isinstance(domain, Combination):
+        return domain._raw_gap(x, ties=False)
+    if isinstance(domain, Product):
+        xa, xb = domain._split(x)
+        return np.minimum(raw_gap(domain.a, xa), raw_gap(domain.b, xb))
+    return domain.gap(x)
+
+
 @dataclass(frozen=True)
 class Combination(Sifted):
     """The union, intersection or difference of two shapes with the same coordinates.
@@ -140,13 +161,16 @@ class Combination(Sifted):
     ----------
     kind : "union", "intersection" or "difference"
     a, b : a difference is a without b.
+    probe : whether the shape is checked to have an inside, which needs some points of it.
     """
 
     kind: str
     a: Domain
     b: Domain
+    probe: InitVar[bool] = True
 
-    def __post_init__(self):
+    def __post_init__(self, probe: bool):
+        self._check_shapes()
         a = self.a.names
         b = self.b.names
         if a != b:
@@ -155,7 +179,7 @@ class Combination(Sifted):
                 "not defined; give both the same names in the same order, such as "
                 'Ball(2, names=("x", "y")).'
             )
-        if not self._sieve().fraction:
+        if probe and not self._sieve().fraction:
             raise ValueError(
                 f"the {self.kind} is empty or too thin: it contains none of {SHAPE_PROBE_POINTS} "
                 "points spread over its parts; check its parts, or make it thicker."
@@ -188,15 +212,21 @@ class Combination(Sifted):
         upper = high(center_a + half_a, center_b + half_b)
         return (lower + upper) / 2, (upper - lower) / 2
 
-    def _gaps(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.a.gap(x), -self.b.gap(x) if self.kind == "difference" else self.b.gap(x)
+    def _gaps(self, x: np.ndarray, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        gaps = [part.gap(x) if ties else raw_gap(part, x) for part in (self.a, self.b)]
+        return gaps[0], -gaps[1] if self.kind == "difference" else gaps[1]
 
-    def _raw_gap(self, x: np.ndarray) -> np.ndarray:
+    def _raw_gap(self, x: np.ndarray, ties: bool = True) -> np.ndarray:
         """The larger gap of a union, the smaller gap otherwise; negative outside.
 
         It is also 0 where faces of both parts meet inside the shape, as in two boxes side by side.
+
+        Parameters
+        ----------
+        x : the points.
+        ties : whether neighbours decide where the gap of a part is 0; see `gap`.
         """
-        return (np.maximum if self.kind == "union" else np.minimum)(*self._gaps(x))
+        return (np.maximum if self.kind == "union" else np.minimum)(*self._gaps(x, ties))
 
     def gap(self, x: np.ndarray) -> np.ndarray:
         """The gap of the part that decides: (n,), negative outside.
@@ -208,7 +238,9 @@ class Combination(Sifted):
         tied = np.abs(gap) <= TIE_TOLERANCE
         if tied.any():
             steps = TANGENT_STEP * self.smallest_width * _directions_around(x.shape[1])
-            around = np.sign([self._raw_gap(x[tied] + step) for step in steps])
+            # neighbours are not asked for their own neighbours: of n shapes in each other, that
+            # would be up to 8ⁿ points
+            around = np.sign([self._raw_gap(x[tied] + step, ties=False) for step in steps])
             low = around.min(0)
             high = around.max(0)
             gap[tied] = np.where(high <= 0, np.minimum(low * TANGENT_STEP, gap[tied]), gap[tied])
@@ -354,6 +386,7 @@ class Product(Sifted):
     b: Domain
 
     def __post_init__(self):
+        self._check_shapes()
         if both := [name for name in self.a.names if name in self.b.names]:
             raise ValueError(
                 f"the product of shapes that both have {', '.join(both)} is not defined; give "

@@ -31,7 +31,10 @@ from sapm.errors import brief, json_safe, printable, shown_path
 from sapm.scopes import THREAD_VARIABLES, first_process, installed_memory, usual_settings
 
 FORMAT = 2  # version of the .sapm file; a reader refuses a higher one
-LARGEST_JSON_BYTES = 2**28  # a larger description was not written by sapm
+LARGEST_JSON_BYTES = 2**28  # a larger file was not written by sapm
+# Read, a description may take 24 times its size. It grows with the number of seeds and of columns
+# of data, as the arrays do, and has at most a quarter of their size, and so many bytes.
+LONGEST_DESCRIPTION = 2**24
 # safetensors allows a header of 100 MB; a longer description is stored as an array
 LARGEST_HEADER_BYTES = 2**25
 MOST_LISTED_RUNS = 20  # in an error message
@@ -247,7 +250,14 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
             f"{shown_path(path)} is damaged: its contents do not match its checksum; use an "
             "earlier copy."
         )
-    return arrays, read_json(path, text or arrays.pop("about", np.zeros(0)).tobytes())
+    body = text or arrays.pop("about", np.zeros(0)).tobytes()
+    most = LONGEST_DESCRIPTION + sum(a.nbytes for a in arrays.values()) // 4
+    if len(body) > most:
+        raise ValueError(
+            f"{path} is damaged: its description has {len(body)} bytes, and beside its arrays it "
+            f"can have at most {most}; use an earlier copy."
+        )
+    return arrays, read_json(path, body)
 
 
 def _check_readable(path: Path) -> None:

@@ -204,8 +204,8 @@ def _box(result: Result) -> list[tuple[float, float]]:
     samples = result.samples
     if samples.domain is not None and samples.domain["kind"] == "box":
         return [tuple(ends) for ends in samples.domain["bounds"].values()]
-    if samples.domain is not None:
-        center, spread = domain_from(samples.domain).frame
+    if samples.frame is not None:
+        center, spread = samples.frame
         return list(zip(center - spread, center + spread, strict=True))
     x = np.asarray(samples.terms[0].x.value)[:, : len(samples.names)]
     return list(zip(x.min(0), x.max(0), strict=True))

@@ -7,7 +7,8 @@ description must agree with the shapes of the arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -18,23 +19,30 @@ import numpy as np
 from sapm.errors import (
     Advice,
     AdviceKind,
-    FieldCheck,
+    boolean,
     brief,
     check_fields,
     checked,
     choose,
     count,
+    listed,
     number,
-    printable,
+    raised_here,
     shown,
     shown_path,
     text,
 )
 from sapm.methods.engine import Engine
 from sapm.methods.method import Method, check_pair, check_same_method, stored_method
-from sapm.numerics.activations import ACTIVATIONS
-from sapm.training.run import Plan, Run, SamplerState, Status
+from sapm.numerics.activations import ACTIVATIONS, Activation
+from sapm.problem.stored import ProblemRecord, SamplesRecord, require
+from sapm.scopes import float64
+from sapm.training.run import MOST_SEEDS, MOST_STAGES, Plan, Run, SamplerState, Status
 
+MOST_LEVELS = 500  # of lists and dictionaries in each other: a domain has two for every shape
+MOST_OPTION_LEVELS = 50  # of the options of a method
+MOST_ADVICE = 1000  # pieces of advice
+VALUES_AT = 8  # samples at which the networks of a file are evaluated
 REQUIRED_HISTORY = ("iteration", "seconds", "loss", "mean_squared_loss", "bound_ratio")
 Arrays = Mapping[str, np.ndarray]
 
@@ -52,27 +60,6 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
         for name, a in arrays.items()
         if name.startswith(prefix + "/")
     }
-
-
-def built(path: Any, make: Callable, *arguments):
-    """make(*arguments). An error in it is reported as one of this version of sapm.
-
-    When this is called, the checksum and the contents of the file have been checked. The file is
-    therefore not damaged: it was forged, or this version of sapm has a bug.
-
-    Parameters
-    ----------
-    path : the file, for errors.
-    make : builds a part of the result from `arguments`.
-    """
-    try:
-        return make(*arguments)
-    except Exception as error:
-        raise ValueError(
-            f"{shown_path(path)} is undamaged, but this version of sapm cannot open it "
-            f"({type(error).__name__}: {shown(str(error), 200)}); if this version wrote the file, "
-            "please report the error."
-        ) from error
 
 
 # The beginnings of sentences of version 0.1 about how a run ended
@@ -140,13 +127,28 @@ def upgrade(arrays: dict[str, np.ndarray], about: dict) -> None:
         about["reason"] = [text.partition(KEPT_0_1)[0] for text in about["reason"]]
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What a file says, checked.
+
+    Parameters
+    ----------
+    plan : the settings. Their activation is tanh, whatever the file says; the caller sets the right
+        one.
+    run : the run.
+    samples : the problem at its points.
+    """
+
+    plan: Plan
+    run: RunRecord
+    samples: SamplesRecord
+
+
 def check(
     path: Any, arrays: dict[str, np.ndarray], about: dict, method: Method | None = None
-) -> tuple[Plan, RunRecord]:
-    """The plan and the run that a file describes. It raises a ValueError for contents that
+) -> Stored:
+    """What the arrays and the description of a file say. It raises a ValueError for contents that
     `result.to_file` cannot have written.
-
-    The activation of the plan is tanh, whatever the file says. The caller sets the right one.
 
     Parameters
     ----------
@@ -160,61 +162,100 @@ def check(
         check_same_method(
             method, str(config.get("method")), options if isinstance(options, dict) else {}
         )
-    try:
+    with damage(path):
+        require(_levels(about) <= MOST_LEVELS, f"it has more than {MOST_LEVELS} levels")
         upgrade(arrays, about)
         run = RunRecord.from_json(about)
         plan = _plan(about, method)
-        require(plan.seeds == run.seeds, "its settings name other seeds")
-        require(_numbers(about.get("activation_values", [0.0] * 6), 6), "its activation is unknown")
+        require(plan.seeds == run.seeds, "seeds are not those of its settings")
+        listed(number_of, 6)("activation_values", about.get("activation_values", []))
+        require(isinstance(about.get("env", {}), dict), "env must be a dictionary")
         scores = arrays.get("scores", np.zeros(len(run.seeds)))
         valid = scores.shape == (len(run.seeds),) and scores.dtype.kind == "f"
-        require(valid and not np.isnan(scores).any(), "it does not have one score for every seed")
-        _problem(about)
-        _networks(arrays, plan)
-        _history(arrays, run.status)
-        _samples(arrays, about, plan.depth)
-    except (ValueError, TypeError) as error:
+        require(valid and not np.isnan(scores).any(), "scores must be one for every seed")
+        samples = SamplesRecord.from_arrays(ProblemRecord.from_json(about), part(arrays, "samples"))
+        _networks(arrays, plan, samples)
+        _history(arrays, run)
+        _points(plan, run, samples)
+    return Stored(plan, run, samples)
+
+
+@contextmanager
+def damage(path: Any) -> Iterator[None]:
+    """Report the refusals within as damage of a file. Other errors, and ValueErrors that the
+    package has not raised itself, are mistakes of its own; they stay as they are.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if not raised_here(error):
+            raise
         text = shown(str(error).rstrip("."), 300)
         raise ValueError(f"{shown_path(path)} is damaged: {text}; use an earlier copy.") from None
-    return plan, run
 
 
-def require(valid: bool, what: str) -> None:
-    """Raise a ValueError with the sentence `what` if `valid` is false.
+def _levels(tree: Any) -> int:
+    """How deeply the lists and dictionaries of a description are nested, up to MOST_LEVELS + 1."""
+    levels = 0
+    inner = [tree]
+    while inner and levels <= MOST_LEVELS:
+        levels += 1
+        lists = [x.values() if isinstance(x, dict) else x for x in inner]
+        inner = [x for values in lists for x in values if isinstance(x, (dict, list))]
+    return levels
 
-    Parameters
-    ----------
-    valid : the condition.
-    what : the sentence.
-    """
-    if not valid:
-        raise ValueError(what)
+
+def number_of(name: str, value: Any) -> float:
+    """A finite number."""
+    require(abs(number(value)) < np.inf, f"{name} has {brief(value)}, which is no finite number")
+    return float(value)
 
 
 def _plan(about: dict, method: Method | None) -> Plan:
     """The plan that the settings in the description give."""
     config = about.get("config")
-    require(isinstance(config, dict), "it has no settings")
-    assert isinstance(config, dict)
-    require(isinstance(config.get("activation"), str), "it does not name the activation")
-    require(isinstance(config.get("options"), dict), "it has no options")
-    name = text("method", config.get("method"))
-    own = about.get("own_method", False) is True
-    stored = stored_method(name, config["options"], own, method)
+    if not isinstance(config, dict):
+        raise ValueError(f"config={brief(config)} must be a dictionary")
+    for name in ("activation", "method"):
+        text(f"config: {name}", config.get(name))
+    options = config.get("options")
+    if not isinstance(options, dict):
+        raise ValueError(f"options={brief(options)} must be a dictionary")
+    require(_levels(options) <= MOST_OPTION_LEVELS, "options are nested too deeply")
+    own = boolean("own_method", about.get("own_method", False))
+    stored = stored_method(config["method"], options, own, method)
     plan = Plan.from_dict(config, ACTIVATIONS["tanh"], stored)
     check_pair(plan.model, stored)
     return plan
 
 
-def _each(check: FieldCheck) -> FieldCheck:
-    """The check of a list of values, each of which must pass `check`. It gives a tuple."""
-
-    def checked_all(name: str, value: Any) -> tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{name}={brief(value)} must be a list.")
-        return tuple(check(name, entry) for entry in value)
-
-    return checked_all
+def _points(plan: Plan, run: RunRecord, samples: SamplesRecord) -> None:
+    """Raise a ValueError if the settings name other numbers of points than there are samples, or
+    options that the samples exclude: a run that is continued draws as many points as they say.
+    """
+    problem = samples.problem
+    sampler = run.sampler_state
+    held_out = samples.test.get("x", ())
+    if problem.data:
+        require(not plan.resample and not plan.stages, "resample and stages are for a PDE")
+        require(not sampler.redrawn, "sampler: redrawn is for a PDE")
+    else:
+        require(plan.chunk is None, f"chunk={brief(plan.chunk)} is for data")
+        for name, count, grows in (
+            ("points", len(samples.terms[0].y), sampler.redrawn),
+            ("test_points", len(held_out), False),
+        ):
+            stated = getattr(plan, name)
+            fits = stated is None or stated == count or (grows and stated < count)
+            require(fits, f"{name}={brief(stated)}, and it has {count} of them")
+    if problem.kind == "pde":
+        least = len(samples.terms) > 1
+        fits = plan.boundary_points is not None and plan.boundary_points >= least
+        require(fits, f"boundary_points={brief(plan.boundary_points)} must be a number")
+    require(sampler.share == 1 or plan.stages > 0, "sampler: share is below 1 without stages")
+    require(plan.stages <= MOST_STAGES, f"stages={brief(plan.stages)} is above {MOST_STAGES}")
+    again = plan.points is not None and plan.resample > 0 and problem.kind == "pde"
+    require(again or not plan.retry, "retry is for a PDE whose points are drawn anew")
 
 
 def _status(name: str, value: Any) -> Status:
@@ -238,20 +279,20 @@ class RunRecord:
     parts of a run are arrays.
     """
 
-    seeds: tuple[int, ...] = checked(_each(count(0, 2**32 - 1)))
-    status: tuple[Status, ...] = checked(_each(_status))
-    reason: tuple[str, ...] = checked(_each(text))
+    seeds: tuple[int, ...] = checked(listed(count(0, 2**32 - 1), MOST_SEEDS))
+    status: tuple[Status, ...] = checked(listed(_status, MOST_SEEDS))
+    reason: tuple[str, ...] = checked(listed(text, MOST_SEEDS))
     sampler_state: SamplerState
-    advice: tuple[Advice, ...] = checked(_each(_advice), ())
+    advice: tuple[Advice, ...] = checked(listed(_advice, MOST_ADVICE), ())
     attempt: int = checked(count(1, 2), 1)
     cut: str = checked(text, "")
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(len(self.seeds) > 0, "it does not name the seeds")
+        require(len(self.seeds) > 0, "seeds must be a list with a number")
         for name in ("status", "reason"):
             valid = len(getattr(self, name)) == len(self.seeds)
-            require(valid, f"it does not have one {name} for every seed")
+            require(valid, f"{name} must have one entry for every seed")
 
     @staticmethod
     def of(run: Run) -> RunRecord:
@@ -272,7 +313,7 @@ class RunRecord:
         names = [each.name for each in fields(RunRecord)]
         entries: dict[str, Any] = {name: about[name] for name in names if name in about}
         for name in ("seeds", "status", "reason", "sampler"):
-            require(name in about, f"it does not name the {name}")
+            require(name in about, f"{name} is missing")
         seeds = entries["seeds"]
         count = len(seeds) if isinstance(seeds, list) else 0
         entries["sampler_state"] = SamplerState.from_json(about["sampler"], count)
@@ -305,40 +346,9 @@ def _words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
-def _numbers(value: Any, count: int) -> bool:
-    """Whether the value is a list of `count` finite numbers."""
-    valid = isinstance(value, list) and len(value) == count
-    return valid and all(np.isfinite(number(entry)) for entry in value)
-
-
-def _problem(about: dict) -> None:
-    """Raise a ValueError if the description of the problem is incomplete."""
-    kind = about.get("kind")
-    require(
-        kind in ("regression", "pde"),
-        f"its kind of problem is {brief(kind)}, expected 'regression' or 'pde'",
-    )
-    names = about.get("names", [])
-    functions = about.get("fields", ["u"])
-    parameters = about.get("parameters", {})
-    require(_words(names) and len(set(names)) == len(names) > 0, "it does not name the coordinates")
-    require(_words(functions) and len(functions) > 0, "it does not name the functions")
-    words = [*names, *functions, *(parameters if isinstance(parameters, dict) else ())]
-    require(all(printable(word) == word for word in words), "its names cannot be printed")
-    numbers = parameters.values() if isinstance(parameters, dict) else [None]
-    require(all(np.isfinite(number(v)) for v in numbers), "its parameters are not numbers")
-    domain = about.get("domain")
-    require(domain is None or isinstance(domain, dict), "its domain is not described")
-    units = about.get("units", {"size": 1.0, "stiffness": 1.0})
-    valid = isinstance(units, dict) and all(
-        0 < number(units.get(name)) < np.inf for name in ("size", "stiffness")
-    )
-    require(valid, "its units are not numbers")
-
-
-def _networks(arrays: Arrays, plan: Plan) -> None:
+def _networks(arrays: Arrays, plan: Plan, samples: SamplesRecord) -> None:
     """Raise a ValueError unless the networks are W_l (seeds, out, in) and b_l (seeds, out) for the
-    layers and units of the plan.
+    layers and units of the plan, and for the inputs and outputs of the samples.
     """
     seeds = len(plan.seeds)
     depth = sum(name.startswith("network/W") for name in arrays)
@@ -354,13 +364,22 @@ def _networks(arrays: Arrays, plan: Plan) -> None:
             and b.shape == W.shape[:2] == (seeds, W.shape[1])
         )
         fits = valid and inputs in (None, W.shape[2]) and _real(W) and _real(b)  # type: ignore[union-attr]
-        require(fits, f"layer {l} of its networks is incomplete")
+        require(fits, f"network: layer {l} is incomplete, or not finite")
         inputs = W.shape[1]  # type: ignore[union-attr]
     hidden = tuple(arrays[f"network/W{l}"].shape[1] for l in range(1, depth))
     require(
         hidden == plan.hidden,
-        f"its hidden layers have {hidden} units, expected {plan.hidden} by its settings",
+        f"network: the hidden layers have {hidden} units, expected {plan.hidden} by its settings",
     )
+    for what, l, axis, expected in (
+        ("inputs", 1, 2, samples.inputs),
+        ("outputs", depth, 1, samples.outputs),
+    ):
+        found = arrays[f"network/W{l}"].shape[axis]
+        require(
+            found == expected,
+            f"network: it has {found} {what}, expected {expected} by its samples",
+        )
 
 
 def _real(a: np.ndarray) -> bool:
@@ -368,161 +387,72 @@ def _real(a: np.ndarray) -> bool:
     return a.dtype.kind == "f" and bool(np.isfinite(a).all())
 
 
-def _history(arrays: Arrays, status: Sequence[Status]) -> None:
+@float64
+def check_values(path: Any, arrays: Arrays, stored: Stored, sigma: Activation) -> None:
+    """Raise a ValueError if a network gives numbers at its first samples that are not finite.
+
+    Parameters
+    ----------
+    path : the file, for errors.
+    arrays : its arrays.
+    stored : what they say.
+    sigma : the activation.
+    """
+    depth = stored.plan.depth
+    x = stored.samples.terms[0].x[:VALUES_AT]
+    z = np.broadcast_to(x, (len(stored.run.seeds), *x.shape))
+    with damage(path), np.errstate(over="ignore", invalid="ignore"):
+        for l in range(1, depth + 1):
+            W = arrays[f"network/W{l}"]
+            z = z if l == 1 else np.asarray(sigma(jnp.asarray(z)))
+            z = z @ np.swapaxes(W, 1, 2) + arrays[f"network/b{l}"][:, None]
+        finite = np.isfinite(z).all((1, 2))
+        failed = np.array([status == Status.NON_FINITE for status in stored.run.status])
+        require(bool((finite | failed).all()), "network: it gives numbers that are not finite")
+
+
+def _history(arrays: Arrays, run: RunRecord) -> None:
     """Raise a ValueError unless the history has one array (seeds, records) for every quantity."""
-    seeds = len(status)
+    seeds = len(run.seeds)
     history = {name: a for name, a in arrays.items() if name.startswith("history/")}
-    require(
-        all(f"history/{name}" in history for name in REQUIRED_HISTORY), "its history is incomplete"
-    )
+    missing = [name for name in REQUIRED_HISTORY if f"history/{name}" not in history]
+    require(not missing, f"history/{', '.join(missing)} missing")
     records = {a.shape for a in history.values()}
     valid = len(records) == 1 and all(len(s) == 2 and s[0] == seeds and s[1] > 0 for s in records)
     require(
         valid and all(a.dtype.kind in "biuf" for a in history.values()),
-        "its history does not have one number for every seed and record",
+        "history does not have one number for every seed and record",
     )
     iteration = history["history/iteration"]
+    whole = iteration.dtype.kind in "iuf" and bool(np.isfinite(iteration).all())
+    whole = whole and bool(((iteration >= 0) & (iteration < 2**62)).all())
+    whole = whole and bool((iteration % 1 == 0).all())
+    require(
+        whole and bool((iteration[:, 1:] >= iteration[:, :-1]).all()),
+        "history/iteration must be whole numbers that do not fall",
+    )
+    seconds = history["history/seconds"]
+    require(bool((np.isfinite(seconds) & (seconds >= 0)).all()), "history/seconds has no times")
     chosen = arrays.get("chosen")
-    require(
-        bool(np.isfinite(iteration).all() and (iteration >= 0).all()),
-        "its history has no iterations",
-    )
-    require(bool(np.isfinite(history["history/seconds"]).all()), "its history has no times")
-    whole = chosen is not None and chosen.shape == (seeds,) and chosen.dtype.kind in "iu"
-    inside = whole and bool(((chosen >= 0) & (chosen < iteration.shape[1])).all())  # type: ignore[operator]
-    require(inside, "it does not say which record each seed stands for")
+    valid = chosen is not None and chosen.shape == (seeds,) and chosen.dtype.kind in "iu"
+    inside = valid and bool(((chosen >= 0) & (chosen < iteration.shape[1])).all())  # type: ignore[operator]
+    require(inside, "chosen does not say which record each seed stands for")
     final = history["history/loss"][np.arange(seeds), chosen]
-    broken = np.array([word == Status.NON_FINITE for word in status])
+    broken = np.array([word == Status.NON_FINITE for word in run.status])
     require(
-        not np.isnan(final[~broken]).any(), "its history has no loss for a seed that did not fail"
+        bool(np.isfinite(final[~broken]).all()),
+        "history/loss has no loss for a seed that did not fail",
     )
+    visited = run.sampler_state.visited
+    require(visited <= iteration.max(), f"sampler: visited={visited} is after its last iteration")
 
 
-def _samples(arrays: Arrays, about: dict, depth: int) -> None:
-    """Raise a ValueError for samples whose arrays do not fit together, or hold numbers that are not
-    finite.
-
-    Parameters
-    ----------
-    about : the description, whose names and kind have been checked.
-    depth : the number of layers.
-    """
-    samples = {
-        name.removeprefix("samples/"): a
-        for name, a in arrays.items()
-        if name.startswith("samples/")
-    }
-    for name, a in samples.items():
-        # a probe holds values of the residual for random numbers, which need not be finite
-        finite = name.endswith("/probe") or np.isfinite(a).all()
-        require(
-            a.dtype.kind in "fiu" and bool(finite),
-            f"samples/{name} holds numbers that are not finite",
-        )
-        require(0 not in a.shape[:1], f"samples/{name} is empty")
-    count = sum(name.startswith("term") and name.endswith("/x") for name in samples)
-    require(count > 0 and all(f"term{i}/x" in samples for i in range(count)), "it has no samples")
-    names = about["names"]
-    parameters = about.get("parameters", {})
-    fields = about.get("fields", ["u"])
-    m = (
-        len(fields) + len(parameters)
-        if about["kind"] == "pde"
-        else samples.get("term0/y", np.zeros((1, 1))).shape[-1]
-    )
-    require(
-        arrays[f"network/b{depth}"].shape[1] == m,
-        f"its networks do not have {m} outputs, as its problem has",
-    )
-    wide = arrays["network/W1"].shape[2]
-    inputs = samples["term0/x"].shape[-1]
-    plain = about["kind"] == "pde" and about.get("embedding") is None
-    require(
-        wide == inputs and (inputs == len(names) or not plain),
-        f"its networks have {wide} inputs, its samples {inputs} and its problem {len(names)}",
-    )
-    for name in [*(f"term{i}" for i in range(count)), "validation", "held"]:
-        if f"{name}/x" in samples:
-            _term(name, {part: samples.get(f"{name}/{part}") for part in PARTS}, len(names), m)
-    units = about.get("units")
-    inputs = samples["term0/x"].shape[1]
-    require(
-        units is None or all(_numbers(units.get(name), inputs) for name in ("center", "spread")),
-        "its units are not numbers",
-    )
-    x = samples.get("test/x")
-    y = samples.get("test/y")
-    valid = x is None or (x.ndim == 2 and x.shape[1] == len(names))
-    valid = valid and (y is None or (x is not None and y.shape == (len(x), m - len(parameters))))
-    require(valid, "its test points are incomplete")
-
-
-PARTS = (
-    "x", "y", "c", "weight", "directions", "forms", "orders", "c0", "points", "unit", "of",
-    "factor", "datum", "factor_tangents", "datum_tangents",
-)  # fmt: skip
-
-
-def _term(name: str, a: dict[str, np.ndarray | None], d: int, m: int) -> None:
-    """Raise a ValueError unless the arrays of a term have the shapes of n samples with D inputs and
-    k channels.
-
-    Parameters
-    ----------
-    name : the name of the term.
-    a : its arrays by part.
-    d : the number of coordinates.
-    m : the number of outputs.
-    """
-    parts = {part: value for part, value in a.items() if value is not None}
-    require({"x", "y", "c", "weight"} <= set(parts), f"samples/{name} is incomplete")
-    require(
-        parts["x"].ndim == parts["y"].ndim == parts["c"].ndim == 2, f"samples/{name} is not a table"
-    )
-    n, D = parts["x"].shape
-    rows = parts["y"].shape[1]
-    if "directions" in parts and parts["directions"].ndim == 3:
-        k = parts["directions"].shape[1]
-    else:
-        k = D if parts["c"].shape[1] else 0
-    known_shapes = {
-        "y": [(n, rows)],
-        "c": [(n, 0), (n, k)],
-        "weight": [(), (n,)],
-        "directions": [(n, k, D)],
-        "c0": [(n,)],
-        "points": [(n, d)],
-        "unit": [(m,)],
-        "factor": [(n, m)],
-        "datum": [(n, m)],
-        "factor_tangents": [(n, k, m)],
-        "datum_tangents": [(n, k, m)],
-    }
-    for part, shapes in known_shapes.items():
-        require(
-            part not in parts or parts[part].shape in shapes,
-            f"samples/{name}/{part} has the shape {parts.get(part, parts['x']).shape}",
-        )
-    forms = parts.get("forms")
-    of = parts.get("of")
-    fits = forms is None or ("directions" in parts and forms.ndim == 2 and sum(forms.shape) == k)
-    require(fits, f"samples/{name}/forms does not fit its directions")
-    orders = parts.get("orders")
-    fits = orders is None or (
-        "directions" in parts
-        and orders.ndim == 1
-        and orders.dtype.kind in "iu"
-        and bool((orders >= 1).all())
-        and int(orders.sum()) == k
-    )
-    require(fits, f"samples/{name}/orders does not fit its directions")
-    whole = of is None or (
-        of.ndim == 1 and of.dtype.kind in "iu" and bool(((of >= 0) & (of < m)).all())
-    )
-    require(
-        whole and (of is None or len(of) == rows),
-        f"samples/{name}/of names outputs that do not exist",
-    )
+def check_phases(path: Any, arrays: Arrays, phases: Sequence[str]) -> None:
+    """Raise a ValueError if the history counts in phases that the method does not have."""
+    phase = arrays.get("history/phase")
+    with damage(path):
+        known = phase is None or bool(np.isin(phase, range(len(phases))).all())
+        require(known, f"history/phase is not one of the {len(phases)} phases of its method")
 
 
 def unflatten_state(path, shapes, arrays: Arrays):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sapm.errors import brief, integer, printable, shown_path, warn
+from sapm.errors import brief, integer, printable, raised_here, shown_path, warn
 from sapm.methods.engine import Engine
 from sapm.methods.method import METHODS, Method, StoredMethod
 from sapm.numerics.activations import ACTIVATIONS, Activation, activation
@@ -22,7 +23,6 @@ from sapm.objective.losses import Loss
 from sapm.objective.penalty import mean_square
 from sapm.objective.weights import Certificate
 from sapm.problem.characteristics import solve_by_characteristics
-from sapm.problem.domain import domain_from
 from sapm.problem.pde import PDE, Problem
 from sapm.problem.samples import (
     Samples,
@@ -35,6 +35,7 @@ from sapm.problem.samples import (
     network_of,
     nonlinear_terms,
     to_arrays,
+    without_terms,
 )
 from sapm.results import files, page, records
 from sapm.results.estimates import (
@@ -412,7 +413,6 @@ def solution(samples: Samples, weights: Weights, sigma: Activation, seed: int = 
     m = samples.outputs - len(samples.parameters)
     numbers = dict(zip(samples.parameters, b_top[m:].tolist(), strict=False))
     fields = samples.fields if samples.kind == "pde" and m > 1 else ()
-    frame = domain_from(samples.domain).frame if samples.domain else None
     top = (W_top[:m], b_top[:m])
     return Solution(
         [*inner, top],
@@ -424,7 +424,7 @@ def solution(samples: Samples, weights: Weights, sigma: Activation, seed: int = 
         numbers,
         fields,
         samples.ansatz,
-        frame,
+        samples.frame,
     )
 
 
@@ -474,17 +474,16 @@ def from_file(
     activation_given, method : the user's own activation and method, if the run was made with them.
     """
     arrays, about = files.read(path)
-    plan, run = records.check(path, arrays, about, method)
-    plan = replace(plan, activation=_activation(path, about, activation_given))
-    result = _restore(arrays, about, plan, run, problem, path)
+    stored = records.check(path, arrays, about, method)
+    result = _restore(arrays, stored, _activation(path, about, activation_given), problem, path)
     weights = weights_of(result.run, result.samples, result.plan)
     for l, layers in enumerate(zip(*weights, strict=True), 1):
         for name, restored in zip("Wb", zip(*layers, strict=True), strict=True):
             stored = arrays[f"network/{name}{l}"]
             if not np.allclose(np.stack(restored), stored, rtol=1e-6, atol=1e-9):
                 raise ValueError(
-                    f"{shown_path(path)} is damaged: its networks are not those of its state; use "
-                    "an earlier copy."
+                    f"{shown_path(path)} is damaged: network/{name}{l}: its networks are not those "
+                    "of its state; use an earlier copy."
                 )
     return result
 
@@ -492,30 +491,35 @@ def from_file(
 def _unpickled(
     arrays: dict[str, np.ndarray], about: dict, sigma: Activation, method: Method
 ) -> Result:
-    plan, run = records.check("the pickled result", arrays, about, method)
-    return _restore(arrays, about, replace(plan, activation=sigma), run)
+    stored = records.check("the pickled result", arrays, about, method)
+    return _restore(arrays, stored, sigma)
 
 
 def _restore(
     arrays: dict[str, np.ndarray],
-    about: dict,
-    plan: Plan,
-    run: records.RunRecord,
+    stored: records.Stored,
+    sigma: Activation,
     problem: Problem | None = None,
     path: Any = "this",
 ) -> Result:
     """The result of checked arrays and a checked description (`records.check`)."""
+    records.check_values(path, arrays, stored, sigma)
     part = partial(records.part, arrays)
+    run = stored.run
+    plan = replace(stored.plan, activation=sigma)
     count = len(run.seeds)
     with jax.enable_x64(True):
         functions = _functions(path, part("samples"), problem)
         hard = _stored_ansatz(path, part("samples"), problem)
         loss = _loss(path, part("samples"), problem)
-        samples = records.built(path, from_arrays, about, part("samples"), functions, hard, loss)
+        samples = from_arrays(stored.samples, functions, hard, loss)
         if problem is not None:
             drawn = {"points": None} if run.sampler_state.redrawn else {}
-            check_same_problem(problem, samples, plan.to_dict() | drawn, part("samples"))
-        engine = records.built(path, plan.engine, samples)
+            with _naming(path):
+                check_same_problem(problem, samples, plan.to_dict() | drawn, part("samples"))
+        with records.damage(path):
+            engine = plan.engine(samples)
+        records.check_phases(path, arrays, engine.phases)
         if isinstance(plan.method, StoredMethod):
             scaling = plan.scaling(samples)
             networks = [scaling.scaled(_layers(arrays, plan.depth, i)) for i in range(count)]
@@ -523,13 +527,24 @@ def _restore(
             kept = None
         else:
             keys = jax.vmap(jax.random.key)(jnp.zeros(count, int))
-            shapes = records.built(path, initial_states.eval_shape, engine, keys)
+            shapes = initial_states.eval_shape(engine, keys)
             states = records.unflatten_state(path, shapes, part("state"))
             kept = records.unflatten_state(path, shapes, part("kept")) if part("kept") else None
     restored = run.to_run(
         engine, states, kept, part("history"), arrays["chosen"], arrays.get("scores")
     )
     return Result(restored, samples, plan, problem)
+
+
+@contextmanager
+def _naming(path: Any) -> Iterator[None]:
+    """Name a file in the refusals within."""
+    try:
+        yield
+    except ValueError as error:
+        if not raised_here(error):
+            raise
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _layers(
@@ -630,22 +645,18 @@ def best_of(path: str | Path, activation_given=None, export: bool = False) -> So
     export : whether the network is to be exported, which hard conditions exclude.
     """
     arrays, about = files.read(path)
-    plan, run = records.check(path, arrays, about)
+    stored = records.check(path, arrays, about)
     if export and "samples/term0/factor" in arrays:
         raise ValueError(NOT_A_NETWORK)
     sigma = _activation(path, about, activation_given)
+    records.check_values(path, arrays, stored, sigma)
+    run = stored.run
     history = records.part(arrays, "history")
     _stored_ansatz(path, records.part(arrays, "samples"), None)
-    data = records.part(arrays, "samples") if about["kind"] == "regression" else {}
-    samples = records.built(path, from_arrays, about, data)
+    described = stored.samples.problem
+    samples = without_terms(described) if described.kind == "pde" else from_arrays(stored.samples)
     best = int(final_ranking(run.status, history, arrays["chosen"], arrays.get("scores"))[0])
-    layers = _layers(arrays, plan.depth, best)
-    if layers[0][0].shape[1] < samples.inputs:
-        raise ValueError(
-            f"{shown_path(path)} is damaged: its networks do not take what its features give; use "
-            "an earlier copy."
-        )
-    return solution(samples, layers, sigma, run.seeds[best])
+    return solution(samples, _layers(arrays, stored.plan.depth, best), sigma, run.seeds[best])
 
 
 def load(

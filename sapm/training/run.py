@@ -22,6 +22,7 @@ from sapm.errors import (
     checked,
     count,
     json_safe,
+    listed,
     number,
     one_of,
     optional,
@@ -43,6 +44,7 @@ from sapm.scopes import float64
 MOST_LAYERS = 10**4
 MOST_UNITS = 10**6
 MOST_SEEDS = 10**6
+MOST_STAGES = 10  # doublings of the time interval that is trained on
 
 PerLayer = float | tuple[float, ...]
 
@@ -51,24 +53,24 @@ def _width(name: str, value: Any) -> int | tuple[int, ...]:
     """Units of every hidden layer: a number, or one for each."""
     check = count(most=MOST_UNITS)
     if isinstance(value, (list, tuple)):
-        return tuple(check(name, units) for units in value)
+        return listed(check, MOST_LAYERS)(name, value)
     return check(name, value)
 
 
 def _seeds(name: str, value: Any) -> tuple[int, ...]:
     """The numbers of the seeds, all different."""
-    if not isinstance(value, (list, tuple)) or not value:
+    seeds = listed(count(0, 2**32 - 1), MOST_SEEDS)(name, value)
+    if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(
-            f"{name}: got {brief(value)}, expected a list of seed numbers; give one such as [0, 1]."
+            f"{name}: got {brief(value)}, expected different numbers; give a list such as [0, 1]."
         )
-    check = count(0, 2**32 - 1)
-    return tuple(check("a seed number", seed) for seed in value)
+    return seeds
 
 
 def _per_layer(name: str, value: Any) -> PerLayer:
     """A positive number, or one for every layer."""
     if isinstance(value, (list, tuple)):
-        return tuple(positive(name, weight) for weight in value)
+        return listed(positive, MOST_LAYERS)(name, value)
     return positive(name, value)
 
 
@@ -334,6 +336,24 @@ def final_ranking(
     return ranking(status, loss[np.arange(len(status)), chosen])
 
 
+def _residual(name: str, value: Any) -> float:
+    """A residual; inf for one that is not known, which is None in a file."""
+    size = np.inf if value is None else number(value)
+    if not size >= 0:
+        raise ValueError(f"{name} has {brief(value)}; it must be a non-negative number.")
+    return float(size)
+
+
+_residuals = listed(_residual)
+
+
+def _share(name: str, value: Any) -> float:
+    """A share of the time interval: it doubles from stage to stage."""
+    if number(value) not in [0.5**k for k in range(MOST_STAGES + 1)]:
+        raise ValueError(f"{name}={brief(value)} must be 1, 1/2, …, or 1/{2**MOST_STAGES}.")
+    return float(value)
+
+
 @dataclass(frozen=True)
 class SamplerState:
     """How far the drawing of collocation points has come.
@@ -351,14 +371,14 @@ class SamplerState:
     over : whether the run has ended because the residual at fresh points no longer falls.
     """
 
-    visited: int = 0
-    redrawn: bool = False
-    residuals: tuple[float, ...] = ()
-    lowest: tuple[float, ...] = ()
-    at_end: tuple[float, ...] = ()
-    share: float = 1.0
-    share_since: int = 0
-    over: bool = False
+    visited: int = checked(count(0), 0)
+    redrawn: bool = checked(boolean, False)
+    residuals: tuple[float, ...] = checked(_residuals, ())
+    lowest: tuple[float, ...] = checked(_residuals, ())
+    at_end: tuple[float, ...] = checked(_residuals, ())
+    share: float = checked(_share, 1.0)
+    share_since: int = checked(count(0), 0)
+    over: bool = checked(boolean, False)
 
     def to_json(self) -> dict:
         """As a file has it: null for what is unknown."""
@@ -372,26 +392,22 @@ class SamplerState:
         """The inverse of `to_json` for so many seeds; a ValueError for anything else."""
         names = {field.name for field in fields(SamplerState)}
         if not isinstance(described, dict) or set(described) - names:
-            raise ValueError(f"its sampler is {brief(described)}")
-        values = dict(described)
-        for name in RESIDUALS:
-            sizes = values.get(name, [])
-            valid = isinstance(sizes, list) and all(
-                size is None or number(size) >= 0 for size in sizes
+            raise ValueError(f"sampler={brief(described)} is not what the sampler stores.")
+        state = SamplerState(**described)
+        try:
+            check_fields(state)
+        except ValueError as error:
+            raise ValueError(f"sampler: {error}") from None
+        for name in ("lowest", "at_end"):
+            sizes = getattr(state, name)
+            if len(sizes) not in (0, seeds):
+                raise ValueError(f"sampler: {name}={brief(list(sizes))} must be one for each seed.")
+        visits = max(state.visited, state.share_since)
+        if state.share_since > state.visited or len(state.residuals) > visits:
+            raise ValueError(
+                f"sampler: visited={state.visited} is before share_since={state.share_since}, or "
+                f"too early for {len(state.residuals)} residuals."
             )
-            if not valid or (name != "residuals" and len(sizes) not in (0, seeds)):
-                raise ValueError(f"its sampler has {name}={brief(sizes)}")
-            values[name] = tuple(np.inf if size is None else float(size) for size in sizes)
-        state = SamplerState(**values)
-        for name in ("visited", "share_since"):
-            count = getattr(state, name)
-            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
-                raise ValueError(f"its sampler has {name}={brief(count)}")
-        for name in ("redrawn", "over"):
-            if not isinstance(getattr(state, name), bool):
-                raise ValueError(f"its sampler has {name}={brief(getattr(state, name))}")
-        if not 0 < number(state.share) <= 1:
-            raise ValueError(f"its sampler has share={brief(state.share)}")
         return state
 
 

@@ -17,6 +17,7 @@ from sapm.numerics.jets import Jet
 from sapm.numerics.network import initialise
 from sapm.problem.characteristics import solve_by_characteristics
 from sapm.problem.samples import describe, from_arrays, nonlinear_terms, to_arrays
+from sapm.problem.stored import ProblemRecord, SamplesRecord
 from sapm.results.estimates import LeastSquaresCorrection
 from sapm.results.result import best_of
 
@@ -299,7 +300,8 @@ def test_nonlinear_terms_of_first_order_are_stored_whole():
     )
     samples = problem.samples(5, 1, 4)
     arrays = to_arrays(samples)
-    back = from_arrays(describe(samples), arrays, problem.functions)
+    stored = SamplesRecord.from_arrays(ProblemRecord.from_json(describe(samples)), arrays)
+    back = from_arrays(stored, problem.functions)
     assert (
         nonlinear_terms(arrays)
         and back.terms[0].operator.function is problem.equation.function

@@ -24,6 +24,7 @@ import sapm
 from sapm.cli.main import app
 from sapm.problem import samples
 from sapm.problem.samples import check_same_problem
+from sapm.problem.stored import ProblemRecord, SamplesRecord
 from sapm.results import export, files, page, records
 
 ROOT = Path(__file__).parents[2]
@@ -124,13 +125,13 @@ def test_forged_files(file, tmp_path):
     files.write(path, arrays | spoilt, about)
     assert "its networks are not those of its state" in refused(lambda: sapm.load(path), path)
     wider = arrays | {"network/W1": np.repeat(arrays["network/W1"], 2, axis=2)}
-    assert "its networks have 2 inputs, its samples 1" in refused(
+    assert "network: it has 2 inputs, expected 1 by its samples" in refused(
         lambda: records.check(path, wider, about), path
     )
     spoilt = arrays | {"samples/term0/y": np.full_like(arrays["samples/term0/y"], np.inf)}
     assert "not finite" in refused(lambda: records.check(path, spoilt, about), path)
     spoilt = {name: a for name, a in arrays.items() if name != "samples/test/x"}
-    assert "its test points are incomplete" in refused(
+    assert "samples/test has ['y'], expected x and y" in refused(
         lambda: records.check(path, spoilt, about), path
     )
     files.write(path, {name: a for name, a in arrays.items() if name != "history/phase"}, about)
@@ -138,7 +139,7 @@ def test_forged_files(file, tmp_path):
         lambda: sapm.resume(path, 5), path
     )
     files.write(path, arrays, about | {"units": about["units"] | {"center": [0.0, 0.0]}})
-    assert "its units are not numbers" in refused(lambda: sapm.load(path), path)
+    assert "units: center has 2 numbers, not 1" in refused(lambda: sapm.load(path), path)
 
 
 def test_a_good_file_is_read_whatever_the_rule_for_units_says_now(file, result, monkeypatch):
@@ -206,11 +207,8 @@ def test_another_problem_is_noticed(name):
         check_same_problem(make(other), held, about, arrays)
     if name == "roots":
         assert np.isnan(arrays["term0/probe"]).any()
-        networks = {
-            "network/b2": np.zeros((1, 1)),
-            "network/W1": np.zeros((1, 3, arrays["term0/x"].shape[1])),
-        } | {f"samples/{k}": a for k, a in arrays.items()}
-        records._samples(networks, samples.describe(held), 2)  # nothing is refused
+        described = ProblemRecord.from_json(samples.describe(held))
+        SamplesRecord.from_arrays(described, arrays)  # nothing is refused
 
 
 def test_a_long_description(file, tmp_path, monkeypatch):
