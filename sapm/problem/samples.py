@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sapm.errors import brief
 from sapm.numerics.activations import Activation
 from sapm.numerics.jets import Jet, blocks, directions_of
 from sapm.numerics.network import Network
@@ -385,7 +386,20 @@ def check_same_problem(
     if config.get("problem", kind) != kind:
         raise ValueError(f"{wrong}: got a {kind}, expected a {config['problem']}; {fix}.")
     given = isinstance(problem, Regression)
-    if given and config["options"].get("chunk"):
+    counts = getattr(problem, "counts", None)
+    if counts is not None:  # of a PDE; before points are drawn
+        stated = config["boundary_points"]
+        count = sum(counts(stated))
+        conditions = sum(len(term.y) for term in samples.terms[1:])
+        if count != conditions:
+            raise ValueError(
+                f"{wrong}: boundary_points={brief(stated)} gives {count} points, expected "
+                f"{conditions}, those of its conditions; {fix}."
+            )
+    chunk = config["options"].get("chunk")
+    if given and chunk:
+        if chunk > len(problem.X):
+            raise ValueError(f"{wrong}: got {len(problem.X)} samples and chunk={chunk}; {fix}.")
         now = problem.sketch()
     else:
         now = problem.samples(**_point_settings(samples, config, drawn=not given))
