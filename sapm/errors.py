@@ -7,6 +7,7 @@ quoted by `brief`, so that the message stays one short line.
 from __future__ import annotations
 
 import contextlib
+import dis
 import json
 import math
 import os
@@ -21,7 +22,6 @@ from functools import wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
-from traceback import walk_tb
 from types import FrameType
 from typing import Any, TypeVar, overload
 
@@ -29,6 +29,7 @@ T = TypeVar("T", bound=Callable)
 
 # files whose lines are no place for a warning: the package, and what its decorators run through
 INTERNAL_FILES = (str(Path(__file__).parent) + os.sep, contextlib.__file__)
+RAISE = dis.opmap["RAISE_VARARGS"]  # the instruction of a `raise`
 LONGEST_QUOTE = 100  # characters of a user's text that a message repeats
 LONGEST_PATH = 300  # characters of a path that a message repeats
 # Letters and marks that Python counts as printable, and that a terminal does not show
@@ -96,9 +97,15 @@ def is_internal(frame: FrameType) -> bool:
 
 
 def raised_here(error: BaseException) -> bool:
-    """Whether the statement that raised the error is in the package."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    return bool(frames) and is_internal(frames[-1])
+    """Whether a `raise` of the package raised the error: then it is a sentence to the user. Other
+    errors come from a library or from a mistake, such as an index out of range.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not is_internal(last.tb_frame):
+        return False
+    return last.tb_frame.f_code.co_code[last.tb_lasti] == RAISE
 
 
 # ---------------------------------------------------------------- numbers

@@ -258,10 +258,15 @@ class GaussNewton(Method):
         return model == "ls" or self.lifted == 0
 
 
+MOST_BLOCKS = 10**5  # of a sweep: each is compiled
+
+
 def _order(name: str, value: Any) -> str | tuple[tuple[str, int], ...]:
     """The blocks of a sweep as pairs (block, layer), or the name of a sweep."""
     if isinstance(value, str):
         return choose(name, value, ORDERS)
+    if isinstance(value, (tuple, list)) and len(value) > MOST_BLOCKS:
+        raise ValueError(f"{name} has {len(value)} entries; it must have at most {MOST_BLOCKS}.")
     pairs = isinstance(value, (tuple, list)) and all(
         isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in value
     )

@@ -455,20 +455,22 @@ def check_phases(path: Any, arrays: Arrays, phases: Sequence[str]) -> None:
         require(known, f"history/phase is not one of the {len(phases)} phases of its method")
 
 
-def unflatten_state(path, shapes, arrays: Arrays):
+def unflatten_state(path: Any, name: str, shapes: Any, arrays: Arrays) -> Any:
     """The state of a method, built from the arrays of a file.
 
     Parameters
     ----------
     path : the file, for errors.
+    name : "state" or "kept", the first part of the names of the arrays.
     shapes : the state as a tree of shapes and types.
-    arrays : the leaves of the state by name. The sorted names are in the order of the leaves.
+    arrays : all arrays by name. The sorted names of the state are in the order of its leaves.
     """
     leaves, tree = jax.tree.flatten(shapes)
-    stored = [arrays[name] for name in sorted(arrays)]
+    own = part(dict(arrays), name)
+    stored = [own[number] for number in sorted(own)]
     if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in stored]:
         raise ValueError(
-            f"{shown_path(path)} holds a state that this version of sapm cannot continue; it was "
-            "written by another version."
+            f"{shown_path(path)}: {name}/… holds a state that this version of sapm cannot continue; "
+            "it was written by another version."
         )
     return jax.tree.unflatten(tree, [jnp.asarray(x) for x in stored])

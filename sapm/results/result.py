@@ -528,8 +528,10 @@ def _restore(
         else:
             keys = jax.vmap(jax.random.key)(jnp.zeros(count, int))
             shapes = initial_states.eval_shape(engine, keys)
-            states = records.unflatten_state(path, shapes, part("state"))
-            kept = records.unflatten_state(path, shapes, part("kept")) if part("kept") else None
+            states = records.unflatten_state(path, "state", shapes, arrays)
+            kept = None
+            if part("kept"):
+                kept = records.unflatten_state(path, "kept", shapes, arrays)
     restored = run.to_run(
         engine, states, kept, part("history"), arrays["chosen"], arrays.get("scores")
     )

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +24,13 @@ from typer.testing import CliRunner
 
 import sapm
 from sapm.cli.main import app
-from sapm.problem import samples
+from sapm.problem import samples, shapes
+from sapm.problem.domain import domain_from
 from sapm.problem.samples import check_same_problem
 from sapm.problem.stored import ProblemRecord, SamplesRecord
 from sapm.results import export, files, page, records
+from sapm.results.result import best_of
+from sapm.training.run import Plan
 
 ROOT = Path(__file__).parents[2]
 X = np.linspace(-1, 1, 10)
@@ -258,6 +263,238 @@ def test_nothing_that_loads_can_run_code():
         ), path
         assert not re.search(r"(?<![.\w])(eval|exec|compile)\(|allow_pickle=True", text), path
         assert "exec_module" not in text or path.name == "arguments.py"
+
+
+# ---------------------------------------------------------------- files that lie
+
+
+@pytest.fixture(scope="module")
+def honest(file, tmp_path_factory):
+    """The contents of files by name: data, and PDEs with periodic coordinates, in a shape, and with
+    points that were drawn anew.
+    """
+    folder = tmp_path_factory.mktemp("honest")
+    half = sapm.Box(t=(0, 1), x=(-1, 1)) - sapm.Ball(2, 0.2, names=("t", "x"))
+    small = {"points": 20, "boundary_points": 8, "test_points": 10, "seeds": 2, "max_iter": 0}
+    settings = {
+        "periodic": small,
+        "shape": small | {"model": "sapm", "method": "alternating"},
+        "code": small | {"method": "gauss-newton", "options": {"resample": 3, "lifted": 0}},
+    }
+    contents = {"data": files.read(file)}
+    for name, setting in settings.items():
+        made = sapm.solve(lying(name, half), 2, 4, **setting, progress=False)
+        contents[name] = files.read(made.save(folder / f"{name}.sapm"))
+    return contents
+
+
+def lying(name, domain=None):
+    """The problems of `honest`."""
+    box = sapm.Box(t=(0, 1), x=(-1, 1))
+    start = sapm.Initial(lambda p: jnp.sin(jnp.pi * p.x))
+    if name == "periodic":
+        return sapm.PDE(box, lambda p, u: u.t - u.x, [start, sapm.Periodic("x")])
+    if name == "shape":
+        return sapm.PDE(domain, lambda p, u: u.t + u.x, [sapm.Inflow(0)])
+    conditions = [sapm.Dirichlet(0, faces=["x-", "x+", "t-"])]
+    return sapm.PDE(box, lambda p, u: u.t + p.k * u.value, conditions, parameters={"k": 0.5})
+
+
+def nested(levels):
+    """A union of so many boxes in each other."""
+    box = {"kind": "box", "bounds": {"t": [0.0, 1.0], "x": [-1.0, 1.0]}}
+    for _ in range(levels):
+        box = {"kind": "union", "parts": [box, box]}
+        box["parts"][1] = {"kind": "box", "bounds": {"t": [0.0, 1.0], "x": [-1.0, 1.0]}}
+    return box
+
+
+LISTS = [[]]
+for _ in range(600):
+    LISTS = [LISTS]
+
+# (file, where in the description, what is put there, what the error names)
+LIES = [
+    ("periodic", "embedding/kept", [0] * 400_000, "embedding: kept has 400000 entries"),
+    ("periodic", "embedding/kept", [7], "embedding: kept=7 must be a whole number, at least 0"),
+    ("periodic", "embedding/kept", [0.0], "embedding: kept=0.0 must be a whole number"),
+    ("periodic", "embedding/W/0/0", np.nan, "embedding: W has nan"),
+    ("periodic", "embedding/W/0", [1.0], "embedding: W has rows of"),
+    ("periodic", "embedding/b", [1.0] * 20_000, "embedding: b has 20000 entries"),
+    ("periodic", "embedding", None, "samples/term0/x has 3 columns, expected 2"),
+    ("periodic", "units/spread/0", 0.0, "spread=0.0 must be a positive"),
+    ("periodic", "units/center/0", np.inf, "center has inf"),
+    ("periodic", "units/size", 10**400, "size=1000"),
+    ("shape", "domain", nested(220), "domain: got more than 200 shapes"),
+    ("shape", "domain/kind", "xor", "domain: kind='xor' is not known"),
+    ("shape", "domain/parts", [{"kind": "box", "bounds": {}}] * 2, "domain: got a box with bounds"),
+    ("shape", "domain/parts", [], "domain: got a difference with parts"),
+    ("shape", "domain/parts/0/bounds/t/0", np.nan, "domain: got a box with bounds"),
+    ("shape", "domain/parts/0/bounds", {"self": [0, 1], "x": [0, 1]}, "self, x and t, x"),
+    ("shape", "domain/parts/1/dimension", 10**9, "Ball got dimension 1000000000"),
+    ("shape", "domain/parts/1/radius", 10**400, "Ball got radius"),
+    ("shape", "names", ["x", "t"], "domain has the coordinates ('t', 'x')"),
+    ("shape", "domain", None, "domain=None must describe"),
+    ("shape", "fields", ["u", "u"], "fields=['u', 'u'] must differ"),
+    ("shape", "fields", ["u v"], "fields has 'u v'; it must be a plain word"),
+    ("shape", "fields", ["u" * 2000], "it must be a plain word"),
+    ("shape", "config/points", 20_000_000, "points=20000000, and it has 20 of them"),
+    ("shape", "config/test_points", 20_000_000, "test_points=20000000, and it has 10 of them"),
+    ("shape", "config/boundary_points", None, "boundary_points=None must be a number"),
+    ("shape", "config/options/order", [["W", 1]] * 400_000, "order has 400000 entries"),
+    ("shape", "config/options/chunk", 2, "chunk=2 is for data"),
+    ("shape", "config/seeds", [0, 0], "seeds: got [0, 0], expected different numbers"),
+    ("shape", "seeds", [0, 1] * 10**6, "seeds has 2000000 entries"),
+    ("shape", "advice", [{"kind": "outcome", "sentence": ""}] * 10**4, "advice has 10000 entries"),
+    ("shape", "reason/0", "x" * 2_000_000, "reason has 2000000 characters"),
+    ("shape", "sampler/share", 0.3, "sampler: share=0.3 must be 1, 1/2"),
+    ("shape", "sampler/share", 0.5, "sampler: share is below 1 without stages"),
+    ("shape", "sampler/residuals", [1.0] * 10**5, "too early for 100000 residuals"),
+    ("shape", "sampler/visited", 10**9, "sampler: visited=1000000000 is after its last iteration"),
+    ("shape", "env", [], "env must be a dictionary"),
+    ("shape", "own_method", 1, "own_method=1 must be True or False"),
+    ("shape", "activation_values", [0.0] * 7, "activation_values has 7 entries"),
+    ("shape", "fields", LISTS, "it has more than 500 levels"),
+    ("shape", "other", [[] for _ in range(6 * 10**6)], "its description has"),
+    ("code", "parameters/k", 1e60, "parameters: k=1e+60 must be 0 or a number between"),
+    ("code", "parameters", {"k": 2.0}, "samples/term0/unit is not that of its parameters"),
+    ("code", "parameters", {"x": 0.5}, "parameters and names both have ['x']"),
+    ("code", "config/options/stages", 10**9, "stages=1000000000 is above 10"),
+    ("code", "config/retry", 1, "retry=1 must be True or False"),
+    ("data", "fields", ["v"], "is not that of data"),
+    ("data", "config/options/resample", 3, "resample and stages are for a PDE"),
+]
+
+
+def changed(about, where, value):
+    """The description with another value at a place."""
+    about = json.loads(json.dumps(about))
+    *path, last = (int(key) if key.isdigit() else key for key in where.split("/"))
+    inner = about
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    return about
+
+
+@pytest.mark.parametrize(("name", "where", "value", "said"), LIES, ids=lambda v: str(v)[:30])
+def test_no_entry_of_a_description_is_believed(name, where, value, said, honest, tmp_path):
+    """Whatever a number or a list says, it is refused at once, in a sentence with the file and the
+    field, before anything of that size is made.
+    """
+    arrays, about = honest[name]
+    path = tmp_path / "a.sapm"
+    files.write(path, arrays, changed(about, where, value))
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        assert said in refused(lambda: best_of(path), path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * path.stat().st_size + 500e6 and time.process_time() - began < 5
+
+
+ARRAY_LIES = [
+    ("data", "samples/term0/y", lambda a: a * 1e60, "samples/term0/y holds numbers above 1e+50"),
+    ("data", "samples/term0/y", lambda a: a * 1e-60, "samples/term0/y has numbers that are not 0"),
+    ("data", "samples/term0/x", lambda a: a * np.nan, "samples/term0/x holds numbers that are not"),
+    ("data", "samples/term0/weight", lambda a: -a, "samples/term0/weight is not between 0 and"),
+    ("data", "samples/term0/weight", lambda a: a * 0, "samples/term0/weight is not between 0 and"),
+    ("data", "samples/term0/weight", lambda a: a * 1e60, "samples/term0/weight is not between 0"),
+    ("data", "samples/term0/weight", lambda a: np.ones(3), "samples/term0/weight has the shape"),
+    ("data", "samples/test/y", lambda a: a * np.nan, "samples/test/y holds numbers above"),
+    ("data", "network/W2", lambda a: a * 0 + 1.5e308, "network: it gives numbers that are not"),
+    ("data", "network/W2", lambda a: a[:, :, :-1], "network: layer 2 is incomplete"),
+    ("data", "history/iteration", lambda a: a + 0.5, "history/iteration must be whole numbers"),
+    ("data", "history/loss", lambda a: a + np.inf, "history/loss has no loss"),
+    ("data", "history/seconds", lambda a: a - 1e9, "history/seconds has no times"),
+    ("data", "chosen", lambda a: a + 9, "chosen does not say which record"),
+    ("periodic", "samples/term0/points", lambda a: a + 9, "has points outside of the domain"),
+    ("periodic", "samples/term0/directions", lambda a: a[:, :, :-1], "/directions has the shape"),
+    ("periodic", "samples/term1/x", lambda a: a[:, :-1], "samples/term1/x has 2 columns"),
+    ("shape", "samples/term0/c", lambda a: a * 1e60, "samples/term0/c holds numbers above"),
+    ("shape", "samples/term0/c", lambda a: a[:, :1], "samples/term0/c has the shape (20, 1)"),
+    ("shape", "samples/term1/y", lambda a: np.repeat(a, 3, 1), "samples/term1/y has 3 columns"),
+    ("shape", "samples/test/x", lambda a: a[:-1], "samples/held belongs to other points"),
+    ("code", "samples/term0/unit", lambda a: a * 2, "samples/term0/unit is not that of"),
+    ("code", "samples/term1/of", lambda a: a + 5, "samples/term1/of names outputs that"),
+]
+
+
+@pytest.mark.parametrize(("name", "array", "change", "said"), ARRAY_LIES, ids=lambda v: str(v)[:30])
+def test_no_array_is_believed(name, array, change, said, honest, tmp_path):
+    arrays, about = honest[name]
+    path = tmp_path / "a.sapm"
+    files.write(path, arrays | {array: change(arrays[array])}, about)
+    assert said in refused(lambda: best_of(path), path)
+
+
+def test_numbers_of_points_are_compared_with_the_problem(honest, tmp_path):
+    """Before points are drawn."""
+    arrays, about = honest["code"]
+    path = tmp_path / "a.sapm"
+    files.write(path, arrays, changed(about, "config/boundary_points", 20_000_000))
+    tracemalloc.start()
+    try:
+        said = refused(lambda: sapm.load(path, lying("code")), path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "boundary_points=20000000 gives 20000000 points, expected 8" in said and peak < 1e8
+
+
+def test_phases_are_those_of_the_method(honest, tmp_path):
+    arrays, about = honest["data"]
+    path = tmp_path / "a.sapm"
+    files.write(path, arrays | {"history/phase": arrays["history/phase"] + 9}, about)
+    assert "history/phase is not one of the 3 phases" in refused(lambda: sapm.load(path), path)
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), TypeError("t"), RecursionError("deep")])
+def test_a_mistake_of_ours_is_not_called_damage(error, file, monkeypatch):
+    """It has the exit code of a mistake, also if a library raises the ValueError."""
+
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(records, "_history", broken)
+    with pytest.raises(type(error)):
+        sapm.load(file)
+    monkeypatch.setattr(records, "_history", lambda *_: np.zeros(3).reshape(2))
+    with pytest.raises(ValueError, match="cannot reshape"):
+        sapm.load(file)
+    monkeypatch.undo()
+    monkeypatch.setattr(Plan, "engine", broken)
+    with pytest.raises(type(error)):
+        sapm.load(file)
+
+
+def test_a_mistake_of_ours_and_damage_have_their_exit_codes(file, tmp_path, monkeypatch):
+    points = tmp_path / "a.csv"
+    points.write_text("x\n0\n")
+    bad = tmp_path / "b.sapm"
+    files.write(bad, *changed_file(file, "names", ["x", "x"]))
+    assert "is damaged: names=" in call("predict", bad, points, code=2).stderr
+    monkeypatch.setattr(records, "_history", lambda *_: {}["k"])
+    assert "KeyError" in call("predict", file, points, code=1).stderr
+
+
+def changed_file(file, where, value):
+    arrays, about = files.read(file)
+    return arrays, changed(about, where, value)
+
+
+def test_a_domain_is_read_without_points_and_has_few_shapes(monkeypatch):
+    """As many shapes as may be stated may be read, at once."""
+    monkeypatch.setattr(shapes, "halton", pytest.fail)
+    domain = domain_from(nested(199))
+    assert domain.names == ("t", "x") and np.array_equal(domain.frame[1], [0.5, 1.0])
+    x = np.array([[0.0, 0.0], [0.5, 0.5], [2.0, 0.0]])
+    assert np.array_equal(np.sign(domain.gap(x)), [0, 1, -1])
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="domain: got 201 shapes, expected at most 200"):
+        domain | sapm.Box(t=(0, 1), x=(0, 1))
 
 
 # ---------------------------------------------------------------- tables of points
