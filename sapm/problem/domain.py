@@ -34,7 +34,7 @@ ARRAY_ATTRIBUTES = ("dtype", "shape", "ndim", "aval", "astype")  # what jnp.sin(
 RESERVED_NAMES = ("value", "vector", "d", "self")
 MAX_BALL_DIMENSION = 10**4  # a point of a ball takes as many random numbers
 MAX_SHAPES = 200  # boxes and balls that a domain is made of: each is asked about every point
-LONGEST_NAME = 1000  # characters
+LONGEST_NAME = 10**4  # characters
 MIN_RELATIVE_WIDTH = 1e-10  # of an interval, by the size of its ends: points between need digits
 MIN_LOG_MEASURE = -700.0  # exp of less is 0 in double precision
 

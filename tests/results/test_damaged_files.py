@@ -337,7 +337,7 @@ LIES = [
     ("shape", "domain", None, "domain=None must describe"),
     ("shape", "fields", ["u", "u"], "fields=['u', 'u'] must differ"),
     ("shape", "fields", ["u v"], "fields has 'u v'; it must be a plain word"),
-    ("shape", "fields", ["u" * 2000], "it must be a plain word"),
+    ("shape", "fields", ["u" * 20_000], "it must be a plain word"),
     ("shape", "config/points", 20_000_000, "points=20000000, and it has 20 of them"),
     ("shape", "config/test_points", 20_000_000, "test_points=20000000, and it has 10 of them"),
     ("shape", "config/boundary_points", None, "boundary_points=None must be a number"),
