@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -282,9 +283,11 @@ def honest(file, tmp_path_factory):
         "code": small | {"method": "gauss-newton", "options": {"resample": 3, "lifted": 0}},
     }
     contents = {"data": files.read(file)}
-    for name, setting in settings.items():
-        made = sapm.solve(lying(name, half), 2, 4, **setting, progress=False)
-        contents[name] = files.read(made.save(folder / f"{name}.sapm"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a few points determine nothing
+        for name, setting in settings.items():
+            made = sapm.solve(lying(name, half), 2, 4, **setting, progress=False)
+            contents[name] = files.read(made.save(folder / f"{name}.sapm"))
     return contents
 
 
@@ -295,7 +298,7 @@ def lying(name, domain=None):
     if name == "periodic":
         return sapm.PDE(box, lambda p, u: u.t - u.x, [start, sapm.Periodic("x")])
     if name == "shape":
-        return sapm.PDE(domain, lambda p, u: u.t + u.x, [sapm.Inflow(0)])
+        return sapm.PDE(domain, lambda p, u: u.t + u.x, [sapm.Initial(0), sapm.Inflow(0)])
     conditions = [sapm.Dirichlet(0, faces=["x-", "x+", "t-"])]
     return sapm.PDE(box, lambda p, u: u.t + p.k * u.value, conditions, parameters={"k": 0.5})
 
@@ -430,6 +433,7 @@ def test_no_array_is_believed(name, array, change, said, honest, tmp_path):
     assert said in refused(lambda: best_of(path), path)
 
 
+@pytest.mark.filterwarnings("ignore:the problem may not determine")
 def test_numbers_of_points_are_compared_with_the_problem(honest, tmp_path):
     """Before points are drawn."""
     arrays, about = honest["code"]
