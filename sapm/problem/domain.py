@@ -588,20 +588,18 @@ def _directions(u: np.ndarray) -> np.ndarray:
 COMBINED = ("product", "union", "intersection", "difference")
 
 
-def domain_from(described: Any) -> Box | Ball | Product | Combination:
-    """The domain that `describe` turned into JSON; a ValueError for anything else.
-
-    No points are drawn: whether a union, intersection or difference is empty is not looked at.
+def check_described(described: Any) -> None:
+    """Raise a ValueError for what `domain_from` cannot make a domain of: this is asked first, since
+    that is recursive. The shapes check their own numbers.
     """
     parts = [described]
     shapes = 0
-    while parts:  # before anything is built, which is recursive
+    while parts:
         inner = _described_parts(parts.pop())
         shapes += not inner
         parts += inner
         if shapes + len(parts) > MAX_SHAPES:
             raise ValueError(f"domain: got more than {MAX_SHAPES} shapes, expected at most that.")
-    return _domain_from(described)
 
 
 def _described_parts(described: Any) -> list:
@@ -632,7 +630,11 @@ def _described_parts(described: Any) -> list:
     return described[what] if kind in COMBINED else []
 
 
-def _domain_from(described: dict) -> Box | Ball | Product | Combination:
+def domain_from(described: dict) -> Box | Ball | Product | Combination:
+    """The domain that `describe` turned into JSON.
+
+    No points are drawn: whether a union, intersection or difference is empty is not looked at.
+    """
     kind = described["kind"]
     if kind == "box":
         return Box(**{name: tuple(ends) for name, ends in described["bounds"].items()})
@@ -642,5 +644,5 @@ def _domain_from(described: dict) -> Box | Ball | Product | Combination:
         return Ball(described.get("dimension"), described.get("radius"), center, names)  # type: ignore[arg-type]
     from sapm.problem.shapes import Combination, Product
 
-    a, b = map(_domain_from, described["parts"])
+    a, b = map(domain_from, described["parts"])
     return Product(a, b) if kind == "product" else Combination(kind, a, b, probe=False)

@@ -29,7 +29,7 @@ from sapm.errors import (
     sized,
     text,
 )
-from sapm.problem.domain import LONGEST_NAME, domain_from
+from sapm.problem.domain import LONGEST_NAME, check_described, domain_from
 from sapm.problem.inputs import Embedding, embedding_from
 from sapm.scopes import installed_memory
 
@@ -98,6 +98,7 @@ def _parameters(name: str, value: Any) -> dict[str, float]:
 
 def _domain(name: str, value: Any) -> dict:
     """A domain as JSON, as `Domain.describe` gives it."""
+    check_described(value)
     domain_from(value)
     return value
 
