@@ -630,7 +630,7 @@ def _described_parts(described: Any) -> list:
     return described[what] if kind in COMBINED else []
 
 
-def domain_from(described: dict) -> Box | Ball | Product | Combination:
+def domain_from(described: Mapping[str, Any]) -> Box | Ball | Product | Combination:
     """The domain that `describe` turned into JSON.
 
     No points are drawn: whether a union, intersection or difference is empty is not looked at.

@@ -407,7 +407,6 @@ ARRAY_LIES = [
     ("data", "samples/term0/weight", lambda a: a * 1e60, "samples/term0/weight is not between 0"),
     ("data", "samples/term0/weight", lambda a: np.ones(3), "samples/term0/weight has the shape"),
     ("data", "samples/test/y", lambda a: a * np.nan, "samples/test/y holds numbers above"),
-    ("data", "network/W2", lambda a: a * 0 + 1.5e308, "network: it gives numbers that are not"),
     ("data", "network/W2", lambda a: a[:, :, :-1], "network: layer 2 is incomplete"),
     ("data", "history/iteration", lambda a: a + 0.5, "history/iteration must be whole numbers"),
     ("data", "history/loss", lambda a: a + np.inf, "history/loss has no loss"),
@@ -446,6 +445,17 @@ def test_numbers_of_points_are_compared_with_the_problem(honest, tmp_path):
     finally:
         tracemalloc.stop()
     assert "boundary_points=20000000 gives 20000000 points, expected 8" in said and peak < 1e8
+
+
+def test_a_network_gives_finite_numbers(honest, tmp_path):
+    """Its weights are finite, and the sum of what they give is not."""
+    arrays, about = honest["data"]
+    path = tmp_path / "a.sapm"
+    large = {"network/b1": np.full((1, 4), 99.0), "network/W2": np.full((1, 1, 4), 1e308)}
+    files.write(path, arrays | large, about)
+    said = "network: it gives numbers that are not finite"
+    assert said in refused(lambda: best_of(path), path)
+    assert said in refused(lambda: sapm.load(path), path)
 
 
 def test_phases_are_those_of_the_method(honest, tmp_path):
