@@ -415,6 +415,6 @@ def updates(names: Sequence[str], guard: float = 0.0) -> list[Update]:
     guard : see `layer_block`.
     """
     return [
-        partial(UPDATES[name], guard=guard) if name in ("W", "Wb") else UPDATES[name]
+        partial(update_layer, name=name, guard=guard) if name in ("W", "Wb") else UPDATES[name]
         for name in names
     ]

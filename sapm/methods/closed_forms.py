@@ -372,7 +372,7 @@ def updates(names: Sequence[str], guard: float = 0.0) -> list[Update]:
         if name == "b" and k and names[k - 1] == "W":
             functions[-1] = partial(update_Wb, joint=False, guard=guard)
         elif name in ("W", "Wb"):
-            functions.append(partial(UPDATES[name], guard=guard))
+            functions.append(partial(update_W if name == "W" else update_Wb, guard=guard))
         else:
             functions.append(UPDATES[name])
     return functions

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 from scipy.sparse import issparse
 
-from sapm.errors import brief, by_name, printable
+from sapm.errors import brief, by_name
 from sapm.objective.losses import Loss, Square
 from sapm.objective.terms import Term, value_term
 from sapm.problem.domain import Domain

@@ -153,7 +153,7 @@ class ProblemRecord:
         check_fields(self)
         d = len(self.names)
         object.__setattr__(self, "embedding", embedding_from(self.embedding, d))
-        if self.frame is not None:
+        if self.domain is not None and self.frame is not None:
             names = domain_from(self.domain).names
             require(
                 names == self.names,

@@ -98,8 +98,8 @@ def check_output(path: Path, *read: Path, saved: bool = False) -> None:
         why = "it is the file that is read"
     if why:
         raise ValueError(
-            f"{shown(str(path), LONGEST_PATH_CHARACTERS)} is not replaced, since {why}; give "
-            "another name; nothing was written."
+            f"{shown_path(path)} is not replaced, since {why}; give another name; nothing was "
+            "written."
         )
 
 

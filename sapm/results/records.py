@@ -470,7 +470,7 @@ def unflatten_state(path: Any, name: str, shapes: Any, arrays: Arrays) -> Any:
     stored = [own[number] for number in sorted(own)]
     if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in stored]:
         raise ValueError(
-            f"{shown_path(path)}: {name}/… holds a state that this version of sapm cannot continue; "
-            "it was written by another version."
+            f"{shown_path(path)}: {name}/… holds a state that this version of sapm cannot "
+            "continue; it was written by another version."
         )
     return jax.tree.unflatten(tree, [jnp.asarray(x) for x in stored])

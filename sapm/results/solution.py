@@ -202,7 +202,7 @@ class Solution:
             and (points.shape[1:] == (d,) or (d == 1 and len(points.shape) == 1))
         )
         if rows_on_disk:  # read in pieces
-            values = self._evaluate(OnDisk(points))
+            values = self._evaluate(OnDisk(points))  # type: ignore[arg-type]
             return values[..., 0] if values.shape[-1] == 1 else values
         x, in_jax = self._points(points, coordinates)
         rows = x.reshape(-1, x.shape[-1])

@@ -333,7 +333,7 @@ LIES = [
     ("shape", "domain/parts", [{"kind": "box", "bounds": {}}] * 2, "domain: got a box with bounds"),
     ("shape", "domain/parts", [], "domain: got a difference with parts"),
     ("shape", "domain/parts/0/bounds/t/0", np.nan, "domain: got a box with bounds"),
-    ("shape", "domain/parts/0/bounds", {"self": [0, 1], "x": [0, 1]}, "self, x and t, x"),
+    ("shape", "domain/parts/0/bounds", {"s": [0, 1], "x": [0, 1]}, "s, x and t, x"),
     ("shape", "domain/parts/1/dimension", 10**9, "Ball got dimension 1000000000"),
     ("shape", "domain/parts/1/radius", 10**400, "Ball got radius"),
     ("shape", "names", ["x", "t"], "domain has the coordinates ('t', 'x')"),
