@@ -289,10 +289,13 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(len(self.seeds) > 0, "seeds must be a list with a number")
-        for name in ("status", "reason"):
-            valid = len(getattr(self, name)) == len(self.seeds)
-            require(valid, f"{name} must have one entry for every seed")
+        for name in ("seeds", "status", "reason"):
+            entries = len(getattr(self, name))
+            if not 0 < entries == len(self.seeds):
+                raise ValueError(
+                    f"{name} has {entries} entries; it must have one for every seed, of which "
+                    f"there are {len(self.seeds)}."
+                )
 
     @staticmethod
     def of(run: Run) -> RunRecord:
