@@ -171,12 +171,10 @@ def unknown_names(residual: Callable, coordinates: Sequence[str] = ()) -> tuple[
             f"coordinates ({how}), and then the unknown functions: lambda p, u: …"
         )
     for name in names[1:]:
-        several = len(names) > 2 and (name in SOLUTION_ATTRIBUTES or name.startswith("_"))
-        if several or name in coordinates:
-            owner = "a coordinate" if name in coordinates else "an attribute of every solution"
+        if len(names) > 2 and (name in SOLUTION_ATTRIBUTES or name.startswith("_")):
             raise ValueError(
-                f"residual: got a function named {name!r}, which is {owner}, expected another "
-                "name; rename it, such as u or v."
+                f"residual: got a function named {name!r}, which is an attribute of every "
+                "solution or hidden, expected another name; rename it, such as u or v."
             )
     return tuple(names[1:])
 
