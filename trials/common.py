@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -83,6 +81,11 @@ class Place:
         return Process([sys.executable, *program, *arguments], self.variables, cores, **more)
 
 
+# Not by `preexec_fn`, which forks: JAX warns of forks in a process that has used it.
+CONTROL = "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+IGNORE = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+
+
 class Terminal:
     """A terminal of its own for one process, which hears of it when the terminal is closed.
 
@@ -106,17 +109,15 @@ class Terminal:
                 break
         os.close(self._ours)
 
-    @property
-    def streams(self) -> dict:
-        """Arguments for `subprocess.Popen`."""
-
-        def control() -> None:
-            fcntl.ioctl(self.theirs, termios.TIOCSCTTY, 0)
-            if self.ignored:
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-        names = dict.fromkeys(("stdin", "stdout", "stderr"), self.theirs)
-        return names | {"start_new_session": True, "preexec_fn": control}
+    def arguments(self, command: Sequence[str]) -> dict:
+        """Arguments for `subprocess.Popen`: the command runs in a session of its own, which this
+        terminal controls.
+        """
+        ignored = [IGNORE] if self.ignored else []
+        program = "; ".join([CONTROL, *ignored, "os.execvp(sys.argv[1], sys.argv[1:])"])
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), self.theirs)
+        words = [sys.executable, "-S", "-c", program, *command]
+        return streams | {"args": words, "start_new_session": True}
 
     def started(self) -> None:
         """The process has the terminal now."""
@@ -141,13 +142,14 @@ class Process:
         self.said = tempfile.TemporaryFile()  # noqa: SIM115
         self.text = None
         self.terminal = terminal
-        streams = {
+        arguments = {
+            "args": command,
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.DEVNULL,
             "stderr": self.said,
-        } | (more if terminal is None else terminal.streams | more)
+        } | (more if terminal is None else terminal.arguments(command) | more)
         self.began = time.monotonic()
-        self.popen = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
+        self.popen = subprocess.Popen(env=variables, cwd=ROOT, **arguments)
         if terminal is not None:
             terminal.started()
         if cores:

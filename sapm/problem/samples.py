@@ -309,7 +309,7 @@ def without_terms(stored: ProblemRecord, ansatz: Ansatz | None = None) -> Sample
     ----------
     ansatz : the ansatz of hard conditions (`PDE.ansatz`).
     """
-    samples = Samples(
+    return Samples(
         stored.kind,
         stored.names,
         None if stored.domain is None else dict(stored.domain),
@@ -320,9 +320,6 @@ def without_terms(stored: ProblemRecord, ansatz: Ansatz | None = None) -> Sample
         ansatz=ansatz,
         embedding=stored.embedding,
     )
-    if stored.units is None:
-        return samples
-    return replace(samples, fixed_scaling=Scaling.of(stored.units, samples.units))
 
 
 @float64
@@ -345,13 +342,16 @@ def from_arrays(
     terms = {
         term.name: _term_from(term, functions.get(term.name), loss) for term in stored.all_terms
     }
-    return replace(
+    samples = replace(
         without_terms(stored.problem, ansatz),
         terms=tuple(terms[term.name] for term in stored.terms),
         test=stored.test,
         validation=terms.get("validation"),
         test_equation=terms.get("held"),
     )
+    units = stored.problem.units
+    scaling = None if units is None else Scaling.of(units, samples.units)
+    return replace(samples, fixed_scaling=scaling)
 
 
 # (relative, absolute) tolerances when arrays from two machines are compared: for data, and for

@@ -520,12 +520,13 @@ class SamplesRecord:
         require(paired, "samples/held belongs to other points than samples/test/x")
         if x is None:
             return
+        rows = x.shape[0] if x.ndim else 0
         for name, a in self.test.items():
             columns = len(problem.names)
             if name == "y":
                 columns = len(problem.fields) if pde else self.outputs
             require(
-                a.dtype == float and a.shape == (len(x), columns) and len(a) > 0,
+                a.dtype == float and a.shape == (rows, columns) and rows > 0,
                 f"samples/test/{name} has the shape {a.shape} and the type {a.dtype}",
             )
             finite = bool((np.abs(a) <= LARGEST_SIZE).all())

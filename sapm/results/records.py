@@ -175,7 +175,7 @@ def check(
         require(valid and not np.isnan(scores).any(), "scores must be one for every seed")
         samples = SamplesRecord.from_arrays(ProblemRecord.from_json(about), part(arrays, "samples"))
         _networks(arrays, plan, samples)
-        _history(arrays, run)
+        _history(arrays, run, samples.terms[0].loss is None)
         _points(plan, run, samples)
     return Stored(plan, run, samples)
 
@@ -414,8 +414,14 @@ def check_values(path: Any, arrays: Arrays, stored: Stored, sigma: Activation) -
         require(bool((finite | failed).all()), "network: it gives numbers that are not finite")
 
 
-def _history(arrays: Arrays, run: RunRecord) -> None:
-    """Raise a ValueError unless the history has one array (seeds, records) for every quantity."""
+def _history(arrays: Arrays, run: RunRecord, squared: bool) -> None:
+    """Raise a ValueError unless the history has one array (seeds, records) for every quantity.
+
+    Parameters
+    ----------
+    arrays, run : of the file.
+    squared : whether the losses are sums of squares.
+    """
     seeds = len(run.seeds)
     history = {name: a for name, a in arrays.items() if name.startswith("history/")}
     missing = [name for name in REQUIRED_HISTORY if f"history/{name}" not in history]
@@ -440,12 +446,17 @@ def _history(arrays: Arrays, run: RunRecord) -> None:
     valid = chosen is not None and chosen.shape == (seeds,) and chosen.dtype.kind in "iu"
     inside = valid and bool(((chosen >= 0) & (chosen < iteration.shape[1])).all())  # type: ignore[operator]
     require(inside, "chosen does not say which record each seed stands for")
-    final = history["history/loss"][np.arange(seeds), chosen]
-    broken = np.array([word == Status.NON_FINITE for word in run.status])
-    require(
-        bool(np.isfinite(final[~broken]).all()),
-        "history/loss has no loss for a seed that did not fail",
-    )
+    loss = history["history/loss"]
+    true_loss = history["history/mean_squared_loss"]
+    each = np.arange(seeds)
+    whole = np.array([word != Status.NON_FINITE for word in run.status])
+    final = np.isfinite(loss[each, chosen]) & np.isfinite(loss[:, 0])
+    require(bool(final[whole].all()), "history/loss has no loss for a seed that did not fail")
+    known = ~np.isnan(true_loss[each, chosen])
+    require(bool(known[whole].all()), "history/mean_squared_loss has no loss for such a seed")
+    if squared:
+        for name, values in (("loss", loss), ("mean_squared_loss", true_loss)):
+            require(not bool((values < 0).any()), f"history/{name} has losses below 0")
     visited = run.sampler_state.visited
     require(visited <= iteration.max(), f"sampler: visited={visited} is after its last iteration")
 

@@ -118,7 +118,7 @@ CASES = {
     "a huge guess": (
         lambda: pde(lambda p, u: u.t - p.nu * u.xx, STILL, parameters={"nu": 1e60}),
         ValueError,
-        "parameters has nu=1e.60; its first guess must be a finite number of at most 1e.50",
+        "parameters has nu=1e.60; its first guess must be a finite number, 0 or between 1e-50 and 1e.50",
     ),
     "sparse X": (lambda: sapm.Regression(SPARSE, XS[:2]), TypeError, f"X: {SPARSE_WORDS}"),
     "sparse Y": (lambda: sapm.Regression(XS[:2], coo_array(SPARSE)), TypeError, "Y: got a sparse"),
@@ -613,7 +613,7 @@ CASES = {
     "order without layers": (
         lambda: solve(method="alternating", options={"order": ["W", "b"]}),
         ValueError,
-        "must be a list of pairs such as",
+        "must be one of down, up, up-then-down, or a list of pairs such as",
     ),
     "order and joint": (
         lambda: solve(method="alternating", options={"order": [("W", 1)], "joint": True}),

@@ -380,7 +380,9 @@ def changed(about, where, value):
     return about
 
 
-@pytest.mark.parametrize(("name", "where", "value", "said"), LIES, ids=lambda v: "" if callable(v) else str(v)[:30])
+@pytest.mark.parametrize(
+    ("name", "where", "value", "said"), LIES, ids=lambda v: "" if callable(v) else str(v)[:30]
+)
 def test_no_entry_of_a_description_is_believed(name, where, value, said, honest, tmp_path):
     """Whatever a number or a list says, it is refused at once, in a sentence with the file and the
     field, before anything of that size is made.
@@ -424,7 +426,11 @@ ARRAY_LIES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "array", "change", "said"), ARRAY_LIES, ids=lambda v: "" if callable(v) else str(v)[:30])
+@pytest.mark.parametrize(
+    ("name", "array", "change", "said"),
+    ARRAY_LIES,
+    ids=lambda v: "" if callable(v) else str(v)[:30],
+)
 def test_no_array_is_believed(name, array, change, said, honest, tmp_path):
     arrays, about = honest[name]
     path = tmp_path / "a.sapm"
