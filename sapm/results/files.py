@@ -254,8 +254,8 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
     most = LONGEST_DESCRIPTION + sum(a.nbytes for a in arrays.values()) // 4
     if len(body) > most:
         raise ValueError(
-            f"{shown_path(path)} is damaged: its description has {len(body)} bytes, and beside its arrays it "
-            f"can have at most {most}; use an earlier copy."
+            f"{shown_path(path)} is damaged: its description has {len(body)} bytes, and beside its "
+            f"arrays it can have at most {most}; use an earlier copy."
         )
     return arrays, read_json(path, body)
 
