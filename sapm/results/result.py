@@ -546,7 +546,7 @@ def _naming(path: Any) -> Iterator[None]:
     except ValueError as error:
         if not raised_here(error):
             raise
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{shown_path(path)}: {error}") from None
 
 
 def _layers(
