@@ -5,10 +5,12 @@ stand alone.
 import html
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -373,3 +375,13 @@ def test_demo(demonstration):
 
 def test_the_page_of_the_demonstration_in_a_window(demonstration, tmp_path):
     check_window(demonstration[0], tables=1, figures=2, folder=tmp_path / "browser")
+
+
+def test_the_page_of_results_is_made_of_the_stored_rows():
+    """docs/results.md is what `python benchmarks/paper_page.py` writes, and its figures are there."""
+    root = Path(__file__).parents[2]
+    program = runpy.run_path(str(root / "benchmarks" / "paper_page.py"))
+    text = program["PAGE"].read_text()
+    assert program["page"](program["read"]()) == text
+    figures = re.findall(r"\(figures/(\w+\.svg)\)", text)
+    assert figures and all((root / "docs" / "figures" / name).exists() for name in figures)
