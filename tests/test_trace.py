@@ -17,6 +17,7 @@ CEILINGS = {
 }
 
 
+@pytest.mark.slow_cases("run")
 @pytest.mark.parametrize("name", CEILINGS)
 def test_few_files_and_functions_take_part(name):
     command = [sys.executable, str(SCRIPT), "--of", name]

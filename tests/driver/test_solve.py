@@ -286,7 +286,7 @@ def test_the_table_says_each_thing_once():
     )
     head = [column.header for column in result.summary().columns]
     assert head == ["seed", "initial loss", "true loss", "train error", "steps", "status"]
-    assert result.summary().title == "True loss by gauss-newton: depth 2, width 4, tanh"
+    assert str(result.summary().title) == "True loss by gauss-newton: depth 2, width 4, tanh"
     kept = replace(result, run=replace(result.run, chosen=np.array([2])))
     assert list(kept.summary().columns[-2].cells) == ["2 of 4"] and list(
         result.summary().columns[-2].cells

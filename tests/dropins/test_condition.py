@@ -47,7 +47,7 @@ def rod(end=None):
     )
 
 
-@pytest.mark.slow_cases("lbfgs")
+@pytest.mark.slow_cases("sapm", "lbfgs")
 @pytest.mark.parametrize(
     "settings",
     [

@@ -57,7 +57,7 @@ def honest_file(tmp_path_factory):
     return loaded
 
 
-@pytest.mark.slow_cases("system", "transport 0.1, latest", "burgers 0.1, latest")
+@pytest.mark.slow_cases("weighted", "system", "transport 0.1, latest", "burgers 0.1, latest")
 @pytest.mark.parametrize("name", KINDS)
 def test_every_leaf(name, honest_file, tmp_path):
     """Every node of the description and every array is changed: the file is refused in a sentence

@@ -90,6 +90,7 @@ def test_a_failing_seed_harms_no_other():
         plain.widths,
         plain.sigma,
         plain.order,
+        plain.guard,
         plain.initialiser,
         plain.start,
         plain.loop,
