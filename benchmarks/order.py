@@ -37,9 +37,7 @@ KINDS = {  # title: (order, guard)
 
 @float64
 def measure(order_name: str, guard: float) -> dict[str, list]:
-    """The squared norms s_1 … s_L after every update of a W_l of the first sweep and after every
-    sweep, with the loss and the ridge λ_L.
-    """
+    """The squared norms s_1 … s_L, the loss and the ridge λ_L before and after every sweep."""
     entry = CATALOGUE["transport_1d"]
     samples = entry.problem().samples(1000, 400, 0, 1.0)
     obj = objective(samples.terms, DEPTH)
@@ -53,26 +51,21 @@ def measure(order_name: str, guard: float) -> dict[str, list]:
         pair: jax.jit(lambda work, b=pair[0], l=pair[1]: update(obj, work, l, b, guard=guard))
         for pair in order
     }
-    first = [np.asarray(work.norms.s).tolist()]
-    layers = []
-    norms = [first[0]]
+    norms = [np.asarray(work.norms.s).tolist()]
     losses = [float(weigh(obj, work.norms))]
     ridges = [float(ridge_W(obj, work.norms, DEPTH))]
-    for number in range(SWEEPS):
-        for block, l in order:
-            work = updates[block, l](work)
-            if number == 0 and block == "W":
-                first.append(np.asarray(work.norms.s).tolist())
-                layers.append(l)
+    for _ in range(SWEEPS):
+        for pair in order:
+            work = updates[pair](work)
         norms.append(np.asarray(work.norms.s).tolist())
         losses.append(float(weigh(obj, work.norms)))
         ridges.append(float(ridge_W(obj, work.norms, DEPTH)))
-    return {"first": first, "layers": layers, "norms": norms, "loss": losses, "ridge": ridges}
+    return {"norms": norms, "loss": losses, "ridge": ridges}
 
 
 def draw(found: dict[str, dict[str, list]]) -> Figure:
-    """Above, the product of the squared norms and the loss against sweeps; below, the squared norm
-    of every layer before and after the first sweep.
+    """The squared norm of every layer before and after the first sweep; the product of all of them
+    and the loss against sweeps.
     """
     figure = Figure(figsize=(9.6, 3.4), layout="constrained", dpi=110)
     left, middle, right = figure.subplots(1, 3)

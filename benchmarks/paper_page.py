@@ -36,14 +36,16 @@ def key(row: Row) -> tuple:
 def collect(folders: list[Path]) -> list[Row]:
     """The stored rows with those of these folders, in the order of the whole plan; stored again."""
     rows = {key(row): row for row in read()}
+    cells = all_cells(plan(list(PAPER), MODELS, None, False))
+    planned = {(c.experiment, *c.size, c.model, c.variant): c for c in cells}
     for folder in folders:
         for file in sorted(folder.rglob("cell.json")):
             row = json.loads(file.read_text())
+            cell = planned.get(key(row))
+            if cell is None or row["settings"] != json.loads(json.dumps(cell.settings)):
+                raise ValueError(f"{file} is not a run of the full-scale plan; leave it out.")
             rows[key(row)] = row
-    cells = all_cells(plan(list(PAPER), MODELS, None, False))
-    order = {(c.experiment, *c.size, c.model, c.variant): k for k, c in enumerate(cells)}
-    known = sorted((k for k in rows if k in order), key=lambda k: order[k])
-    ordered = [rows[k] for k in known]
+    ordered = [rows[k] for k in planned if k in rows]
     STORED.write_bytes(lzma.compress(json.dumps(ordered, ensure_ascii=False).encode()))
     return ordered
 
@@ -51,7 +53,9 @@ def collect(folders: list[Path]) -> list[Row]:
 def page(rows: list[Row]) -> str:
     """The page in Markdown."""
     captions = {label: caption for label, (_, caption) in gallery.pictures(rows).items()}
-    return gallery.markdown(gallery.tables(rows, False), captions, gallery.lead(rows, False))
+    introduction = gallery.lead(rows, False)
+    introduction[2:2] = gallery.missing(rows)
+    return gallery.markdown(gallery.tables(rows, False), captions, introduction)
 
 
 def main(folders: list[str]) -> None:

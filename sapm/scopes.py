@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -97,10 +97,17 @@ def usual_settings() -> Iterator[None]:
                 f"{f' ({reason})' if reason else ''}; set JAX_PLATFORMS=cpu, or unset it."
             ) from None
         _process.checked = True
+    other = [
+        (name, value)
+        for name, value in USUAL_SETTINGS.items()
+        if getattr(jax.config, f"jax_{name}") != value
+    ]
+    if not other:  # as nearly always; a stack costs as much as the evaluation of a solution
+        yield
+        return
     with ExitStack() as stack:
-        for name, value in USUAL_SETTINGS.items():
-            if getattr(jax.config, f"jax_{name}") != value:
-                stack.enter_context(getattr(jax, name)(value))
+        for name, value in other:
+            stack.enter_context(getattr(jax, name)(value))
         yield
 
 
@@ -121,10 +128,16 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def untraced(function: Callable[P, R]) -> Callable[P, R]:
+def untraced(function: Callable[P, R], computes: bool = True) -> Callable[P, R]:
     """Run a public function that states or solves a problem with the usual settings of JAX.
 
     It is refused within jit, vmap and grad, where JAX gives it tracers in place of numbers.
+
+    Parameters
+    ----------
+    function : the function.
+    computes : whether it computes with JAX. What does not may run before `jax.distributed` begins,
+        and in a process that is forked later.
     """
     name = function.__qualname__.removesuffix(".__post_init__")
 
@@ -141,7 +154,7 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
                 f"sapm.{name}: got a call within jax.jit, vmap or grad, expected one outside of "
                 "them, where arrays have values; call it first, and evaluate the solution within."
             )
-        with usual_settings():
+        with usual_settings() if computes else nullcontext():
             return function(*args, **kwargs)
 
     return wrapped
@@ -191,7 +204,7 @@ def installed_memory() -> float:
 # ---------------------------------------------------------------- output
 
 
-@dataclass
+@dataclass(eq=False)  # a stream is hashable
 class Lasting:
     """A text stream that may lose its reader: what is written after that is dropped.
 

@@ -170,15 +170,32 @@ class Settings:
             raise TypeError(
                 f"options={brief(self.options)} must be a dictionary, such as {{'patience': 2000}}."
             )
-        if self.order is not None and self.method != Alternating.name:
-            raise ValueError(
-                f"order: got {brief(self.order)} and method={brief(self.method)}, expected "
-                "method='alternating'; other methods have no order of blocks."
-            )
+        if self.order is not None:
+            self._check_order()
         if self.options and isinstance(self.method, Method):
             raise ValueError(
                 f"options: got {brief(self.options)} and a method object, expected only one of the "
                 f"two; set the fields of {type(self.method).__name__} instead."
+            )
+
+    def _check_order(self) -> None:
+        """Refuse an order that the method does not have, or that is given twice."""
+        given = f"order: got {brief(self.order)}"
+        if isinstance(self.method, Alternating):
+            raise ValueError(
+                f"{given} and a method object, expected only one of the two; use "
+                "sapm.Alternating(order=…)."
+            )
+        if self.method != Alternating.name:
+            raise ValueError(
+                f"{given} and method={brief(self.method)}, expected method='alternating'; other "
+                "methods have no order of blocks."
+            )
+        if "order" in (self.options or {}):
+            raise ValueError(f"{given} and another one in options, expected only one of the two.")
+        if not isinstance(self.order, (str, tuple, list)):
+            raise TypeError(
+                f"{given}, expected down, up, up-then-down, or a list of pairs (block, layer)."
             )
 
     @property

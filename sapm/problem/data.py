@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Protocol
@@ -154,7 +155,7 @@ class Regression:
     loss: Loss | None = None
     kind: ClassVar[str] = "regression"
 
-    @untraced
+    @partial(untraced, computes=False)
     def __post_init__(self):
         if not isinstance(self.loss, (Loss, NoneType)):
             raise TypeError(

@@ -562,19 +562,20 @@ class Equation:
         return np.asarray(jax.vmap(at)(jnp.asarray(x), v, numbers))
 
     @float64
-    def balancing_sizes(self, x: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    def balancing_sizes(self, x: np.ndarray, spread: np.ndarray, size: float) -> np.ndarray:
         """The size of every parameter at which the terms that contain it are as large as the other
         terms, where the other parameters are as guessed: (q,). NaN where this is not known.
 
         Parameters
         ----------
         x : (n, d) points.
-        spread : (d,) half the widths of the domain. The sizes are those for a random u whose
-            derivatives with respect to x / spread are of size 1.
+        spread : (d,) half the widths of the domain.
+        size : of u. The sizes are those for a random u of this size, whose derivatives with respect
+            to x / spread are of this size as well.
         """
         of_key = [np.prod([spread[self.names.index(name)] for name in key]) for key in self.keys]
         shape = (len(x), len(self.keys), len(self.fields))
-        v = np.random.default_rng(0).normal(size=shape) / np.array(of_key)[:, None]
+        v = size * np.random.default_rng(0).normal(size=shape) / np.array(of_key)[:, None]
         guesses = jnp.array(list(self.parameters.values()), float)
         sizes = np.full(len(guesses), np.nan)
         for i in range(len(guesses)):

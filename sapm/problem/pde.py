@@ -392,7 +392,9 @@ class PDE:
         units = np.where(guesses == 0, 1.0, guesses)
         small = np.abs(units) * FAR_UNIT < sizes
         coarse = (guesses == 0) & (units > FAR_UNIT * sizes)
-        return np.where(small | coarse, sizes, units)
+        with np.errstate(invalid="ignore"):  # a power of two is the same on every machine
+            balanced = np.exp2(np.round(np.log2(np.clip(sizes, SMALLEST_SIZE, LARGEST_SIZE / 2))))
+        return np.where(small | coarse, balanced, units)
 
     @cached_property
     def balancing_sizes(self) -> np.ndarray:
@@ -400,7 +402,21 @@ class PDE:
         `Equation.balancing_sizes`.
         """
         probe = self.domain.points(PROBE_POINTS, 1)
-        return self.equation.balancing_sizes(probe, self.domain.frame[1])
+        return self.equation.balancing_sizes(probe, self.domain.frame[1], self.given_size)
+
+    @property
+    def given_size(self) -> float:
+        """The root mean square of the values of u that conditions and measurements give; 1 if they
+        give none but 0.
+        """
+        given = [
+            condition.datum(self.domain, x, len(condition.field_indices(self.fields)))
+            for condition in self.conditions
+            if isinstance(condition, LinearCondition) and condition.prescribes_value
+            for x in [self.boundary(condition, PROBE_POINTS)]
+        ]
+        values = np.concatenate([np.ravel(values) for values in given]) if given else np.zeros(1)
+        return float(np.sqrt(np.mean(np.square(values)))) or 1.0
 
     @property
     def mu(self) -> float:

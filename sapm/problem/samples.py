@@ -384,7 +384,7 @@ def check_same_problem(
     wrong = "the problem given is not the stored one"
     fix = "give the problem that the file was made from"
     if config.get("problem", kind) != kind:
-        raise ValueError(f"{wrong}: got a {kind}, expected a {config['problem']}; {fix}.")
+        raise ValueError(f"{wrong}: got a {kind}, expected a {brief(config['problem'])}; {fix}.")
     given = isinstance(problem, Regression)
     counts = getattr(problem, "counts", None)
     if counts is not None:  # of a PDE; before points are drawn

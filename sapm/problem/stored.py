@@ -83,7 +83,8 @@ def _different(check) -> Any:
 
     def check_names(name: str, value: Any) -> tuple:
         names = each(name, value)
-        require(0 < len(names) == len(set(names)), f"{name}={brief(value)} must differ")
+        require(len(names) > 0, f"{name} is empty")
+        require(len(names) == len(set(names)), f"{name}={brief(value)} must differ")
         return names
 
     return check_names
@@ -206,7 +207,8 @@ class ProblemRecord:
         )
         if self.frame is not None:
             center, half = self.frame
-            inside = np.abs(x - center) <= half * (1 + OUTSIDE_TOLERANCE)
+            rounding = 8 * np.finfo(float).eps * (np.abs(center) + half)
+            inside = np.abs(x - center) <= half * (1 + OUTSIDE_TOLERANCE) + rounding
             require(bool(inside.all()), f"{name} has points outside of the domain")
 
 
@@ -359,8 +361,10 @@ class TermRecord:
         self._require(compared, "of", "names outputs that do not exist")
         for parts in (("unit", "probe"), ("factor", "datum", "factor_tangents", "datum_tangents")):
             given = [part for part in parts if getattr(self, part) is not None]
-            complete = len(given) in (0, len(parts))
-            self._require(complete, given[0] if given else "", f"has none of its {parts}")
+            missing = [part for part in parts if part not in given] if given else []
+            self._require(
+                not missing, given[0] if given else "", f"is without {', '.join(missing)}"
+            )
         if self.forms is not None:
             fits = self.forms.ndim == 2 and self.directions is not None
             fits = fits and sum(self.forms.shape) == k and bool((np.abs(self.forms) <= 1).all())
@@ -371,9 +375,10 @@ class TermRecord:
             fits = fits and int(self.orders.sum()) == k and self.forms is None
             self._require(fits, "orders", "does not fit its directions")
         if self.unit is not None:
-            units = [1.0] * len(self.problem.fields)
-            units += [guess or 1.0 for guess in self.problem.parameters.values()]
-            self._require(self.unit.tolist() == units, "unit", "is not that of its parameters")
+            size = np.abs(self.unit[len(self.problem.fields) :])
+            plain = bool((self.unit[: len(self.problem.fields)] == 1).all())
+            inside = bool(((size >= SMALLEST_SIZE) & (size <= LARGEST_SIZE)).all())
+            self._require(plain and inside, "unit", "holds units of no parameters")
             alone = self.of is None and self.c0 is None and self.directions is not None
             self._require(alone, "unit", "is that of another operator")
             return

@@ -90,7 +90,7 @@ def check_output(path: Path, *read: Path, saved: bool = False) -> None:
         inside = target.parent.name.casefold() in OWN_FOLDERS
         run = target.parent.parent if inside else target.parent
         if (inside or name in OWN_FILES) and any((run / mark).exists() for mark in RUN_MARKS):
-            why = f"it belongs to the run in {run}"
+            why = f"it belongs to the run in {shown_path(run)}"
         elif name.endswith(".sapm") and not saved:
             why = "that ending is for saved results"
     same = (path.exists() and given.exists() and path.samefile(given) for given in read)
@@ -528,7 +528,7 @@ class Folder:
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # code of the user may change the working directory
         self.writes = first_process()
         self.lost = ""  # why nothing is written any more, once the lock guards this path no longer
         self._claim = Claim(self.path)

@@ -218,6 +218,7 @@ def _plan(about: dict, method: Method | None) -> Plan:
         raise ValueError(f"config={brief(config)} must be a dictionary")
     for name in ("activation", "method"):
         text(f"config: {name}", config.get(name))
+    text("config: problem", config.get("problem", ""))
     options = config.get("options")
     if not isinstance(options, dict):
         raise ValueError(f"options={brief(options)} must be a dictionary")

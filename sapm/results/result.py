@@ -102,10 +102,12 @@ class Result:
 
     @property
     def history(self) -> History:
-        """Arrays (seeds, records) by name. Entries of "phase" are the names of the phases."""
+        """Arrays (seeds, records) by name. Entries of "phase" are the names of the phases; numbers
+        where a method of the user's own, which a file does not hold, would know the names.
+        """
         history = History(self.run.history)
-        if "phase" in history:
-            phases = np.array(self.run.engine.phases)
+        phases = np.array(self.run.engine.phases)
+        if "phase" in history and len(phases):
             history["phase"] = phases[history["phase"].astype(int)]
         return history
 
@@ -519,13 +521,13 @@ def _restore(
                 check_same_problem(problem, samples, plan.to_dict() | drawn, part("samples"))
         with records.damage(path):
             engine = plan.engine(samples)
-        records.check_phases(path, arrays, engine.phases)
         if isinstance(plan.method, StoredMethod):
             scaling = plan.scaling(samples)
             networks = [scaling.scaled(_layers(arrays, plan.depth, i)) for i in range(count)]
             states = states_at(engine, networks, plan.activation)
             kept = None
         else:
+            records.check_phases(path, arrays, engine.phases)
             keys = jax.vmap(jax.random.key)(jnp.zeros(count, int))
             shapes = initial_states.eval_shape(engine, keys)
             states = records.unflatten_state(path, "state", shapes, arrays)

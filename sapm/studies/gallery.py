@@ -176,7 +176,7 @@ def tables(rows: Sequence[Row], quick: bool) -> list[TableContent]:
     for name in dict.fromkeys(row["experiment"] for row in rows):
         runs = [row for row in rows if row["experiment"] == name]
         entry = CATALOGUE[name]
-        scale = f"{runs[0]['seeds']} seeds, {max(row['iterations'] for row in runs)} iterations"
+        scale = f"{runs[0]['seeds']} seeds, {_iterations(runs)}"
         scale = f"QUICK RUN, not the paper's scale: {scale}" if quick else scale
         bound = (
             "bound: the largest ratio of the true loss to the proven bound in any record of any "
@@ -206,6 +206,16 @@ def tables(rows: Sequence[Row], quick: bool) -> list[TableContent]:
                     }
                 )
     return contents
+
+
+def _iterations(runs: Sequence[Row]) -> str:
+    """The numbers of iterations of the runs, by model where they differ."""
+    most: dict[str, int] = {}
+    for row in runs:
+        most[row["model"]] = max(most.get(row["model"], 0), row["iterations"])
+    if len(set(most.values())) == 1:
+        return f"{next(iter(most.values()))} iterations"
+    return ", ".join(f"{count} iterations of {model.upper()}" for model, count in most.items())
 
 
 def pictures_of(table: TableContent, labels: Iterable[str]) -> list[str]:
@@ -455,11 +465,10 @@ def lead(rows: Sequence[Row], quick: bool) -> list[str]:
         f"{len(times)} runs, {sum(times) / 60:.0f} minutes of training in all, on {name}"
         for name, times in machines.items()
     )
-    missing = [] if quick else _missing(rows)
-    return [scale, where + ".", *missing, *_bound(rows), VARIANTS, VERDICTS.replace("\n", " ")]
+    return [scale, where + ".", *_bound(rows), VARIANTS, VERDICTS.replace("\n", " ")]
 
 
-def _missing(rows: Sequence[Row]) -> list[str]:
+def missing(rows: Sequence[Row]) -> list[str]:
     """A sentence on the runs of the whole plan of these experiments that are not among the rows."""
     names = list(dict.fromkeys(row["experiment"] for row in rows))
     made = {(row["experiment"], *row["size"], row["model"], row["variant"]) for row in rows}

@@ -30,7 +30,7 @@ from sapm.errors import (
     text,
 )
 from sapm.methods.engine import Engine
-from sapm.methods.method import Alternating, GaussNewton, Method
+from sapm.methods.method import Alternating, GaussNewton, Method, StoredEngine
 from sapm.numerics.activations import Activation
 from sapm.numerics.network import INITIALISERS, Network
 from sapm.objective.penalty import MODELS, STARTS, objective
@@ -239,11 +239,18 @@ def states_at(engine: Engine, networks: Sequence[Sequence[tuple]], sigma: Activa
     """
     known = engine.objective.constants
     constants = 0 if known is None else len(known)
-    states = []
-    for weights in networks:
-        (W, b), *others = ((jnp.asarray(W), jnp.asarray(b)) for W, b in weights)
-        wide = jnp.pad(W, ((0, 0), (0, engine.widths[0] - W.shape[1])))
-        states.append(_begin(engine, Network.of([(wide, b), *others], sigma, constants)))
+    layers = [
+        tuple(np.stack([weights[l][part] for weights in networks]) for part in (0, 1))
+        for l in range(len(networks[0]))
+    ]
+    W, b = layers[0]
+    wide = np.pad(W, ((0, 0), (0, 0), (0, engine.widths[0] - W.shape[2])))
+    chain = [(wide, b), *layers[1:]]
+    stacked = jax.vmap(lambda chain: Network.of(chain, sigma, constants))(chain)
+    if isinstance(engine, StoredEngine):  # its state is the network
+        return stacked
+    seeds = range(len(networks))
+    states = [_begin(engine, jax.tree.map(lambda x, i=i: x[i], stacked)) for i in seeds]
     return jax.tree.map(lambda *x: jnp.stack(x), *states)
 
 

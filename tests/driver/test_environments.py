@@ -155,6 +155,8 @@ os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 import jax, warnings
 warnings.simplefilter("ignore")  # JAX's own about forks
 answers["after import"] = forked(state)
+sapm.Regression([[0.0], [1.0]], [0.0, 1.0])
+answers["after data"] = forked(state)
 jax.numpy.ones(2)
 answers["after JAX"] = forked(state)
 answers["parent"] = said(state)
@@ -177,7 +179,7 @@ def test_platforms_that_are_not_there_and_forks():
     if "cuda" not in {device.platform for device in jax.devices()}:
         assert "JAX_PLATFORMS: got 'cuda', expected" in without_device
         assert info[0] == 2 and info[1].startswith("sapm: JAX_PLATFORMS: got 'cuda'")
-    assert said["parent"] == said["after import"] == "worked"
+    assert said["parent"] == said["after import"] == said["after data"] == "worked"
     for case in ("after JAX", "after sapm"):
         assert said[case].startswith("RuntimeError: process ")
         assert "got a fork of a process that had used JAX" in said[case]

@@ -615,6 +615,31 @@ CASES = {
         ValueError,
         "must be one of down, up, up-then-down, or a list of pairs such as",
     ),
+    "order twice": (
+        lambda: solve(method="alternating", order="up", options={"order": "down"}),
+        ValueError,
+        "order: got 'up' and another one in options",
+    ),
+    "order and a method object": (
+        lambda: solve(method=sapm.Alternating(), order="up"),
+        ValueError,
+        "order: got 'up' and a method object",
+    ),
+    "order of another method": (
+        lambda: solve(method="lbfgs", order="up"),
+        ValueError,
+        "order: got 'up' and method='lbfgs', expected method='alternating'",
+    ),
+    "order as an array": (
+        lambda: solve(method="alternating", order=np.array([("W", 1)], object)),
+        TypeError,
+        "expected down, up, up-then-down, or a list of pairs",
+    ),
+    "a guard of 1": (
+        lambda: solve(method="alternating", options={"guard": 1.0}),
+        ValueError,
+        "guard: got 1.0, expected a share below 1",
+    ),
     "order and joint": (
         lambda: solve(method="alternating", options={"order": [("W", 1)], "joint": True}),
         ValueError,

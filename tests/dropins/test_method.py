@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 import sapm
 from sapm.methods.engine import OnePhase
+from sapm.methods.gauss_newton import gauss_newton
 from sapm.numerics.activations import Activation
 from sapm.numerics.network import Network, initialise
 from sapm.objective.penalty import Objective, mean_square, true_loss
@@ -118,6 +119,23 @@ def test_it_is_kept(tmp_path):
     resumed = sapm.resume(out, 40, method=method, progress=False)
     whole = sapm.solve(line(), 3, 8, method=method, max_iter=40, **SMALL)
     np.testing.assert_array_equal(resumed.history["loss"][:, -1], whole.history["loss"][:, -1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifted(sapm.Method):
+    """Gauss-Newton by another name: its history counts phases."""
+
+    name: ClassVar[str] = "lifted"
+
+    def engine(self, objective, widths, sigma, init, start):
+        return gauss_newton(objective, widths, sigma, init=init, start=start)
+
+
+def test_phases_are_kept(tmp_path):
+    result = sapm.solve(line(), 3, 4, method=Lifted(), max_iter=2, **SMALL | {"model": "sapm"})
+    result.save(tmp_path / "a.sapm")
+    loaded = sapm.load(tmp_path / "a.sapm")
+    assert "phase" in loaded.history and loaded.best(x=0.3) == result.best(x=0.3)
 
 
 class Halfway(eqx.Module):

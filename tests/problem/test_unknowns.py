@@ -792,4 +792,20 @@ def test_the_unit_of_a_usual_guess_is_the_guess():
     assert rod(parameters={"k": -0.02}).units.tolist() == [-0.02]
     assert rod(parameters={"k": 0.0}).units.tolist() == [1.0]
     small = rod(parameters={"k": 1e-9})
-    assert small.units == small.balancing_sizes > 0.01
+    assert small.units == pytest.approx(small.balancing_sizes, rel=0.5)
+    assert small.units > 0.001
+
+
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e8])
+def test_the_unit_of_a_good_guess_is_the_guess_whatever_the_size_of_u(size, recwarn):
+    """q is as large as u in u'' + q = 0, so a guess of half of it is near."""
+    x = np.linspace(0, 1, 9)
+    problem = sapm.PDE(
+        sapm.Box(x=(0, 1)),
+        lambda p, u: u.xx + p.q,
+        [sapm.Dirichlet(0.0), sapm.Observed(x, size * 4 * x * (1 - x))],
+        parameters={"q": 4 * size},
+    )
+    assert problem.units.tolist() == [4 * size]
+    sapm.solve(problem, 2, 3, seeds=1, points=8, test_points=0, max_iter=1, progress=False)
+    assert not any("first guess" in str(warning.message) for warning in recwarn)

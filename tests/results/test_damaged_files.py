@@ -783,3 +783,33 @@ def test_trials(command, tmp_path):
         pytest.skip("no Chromium or Chrome is installed; all other cases pass")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(report.read_text())["passed"]
+
+
+# ---------------------------------------------------------------- honest files
+
+
+@pytest.mark.parametrize(("guess", "unit"), [(0.5, 0.5), (1e-6, 1.0), (0.0, 1.0)])
+def test_an_unknown_number_is_read_with_any_first_guess(guess, unit, tmp_path):
+    """Its unit is the guess, or the size at which the equation balances."""
+    problem = sapm.PDE(
+        sapm.Box(t=(0, 1)),
+        lambda p, u: u.t + p.k * u.value,
+        [sapm.Initial(1.0), sapm.Observed([[0.5]], [0.6])],
+        parameters={"k": guess},
+    )
+    assert 0.5 * unit < problem.units[0] < 5 * unit
+    settings = {"points": 8, "test_points": 4, "seeds": 1, "max_iter": 1, "progress": False}
+    result = sapm.solve(problem, 2, 3, **settings)
+    result.save(tmp_path / "a.sapm")
+    for again in (sapm.load(tmp_path / "a.sapm", problem).best, best_of(tmp_path / "a.sapm")):
+        assert again(t=0.5) == result.best(t=0.5)
+
+
+def test_a_domain_far_from_0_is_read(tmp_path):
+    """The points at its ends are inside up to the rounding of its ends."""
+    problem = sapm.Function(sapm.Box(x=(1e10, np.nextafter(1e10 + 1, 2e10))), lambda p: p.x * 1e-10)
+    ends = np.array([[1e10], [np.nextafter(1e10 + 1, 2e10)]])
+    settings = {"points": ends, "test_points": 2, "seeds": 1, "max_iter": 1, "progress": False}
+    result = sapm.solve(problem, 2, 3, **settings)
+    result.save(tmp_path / "a.sapm")
+    assert sapm.load(tmp_path / "a.sapm").best(x=1e10) == result.best(x=1e10)
