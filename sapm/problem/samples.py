@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sapm.errors import brief
+from sapm.errors import LONGEST_QUOTE, brief, shown
 from sapm.numerics.activations import Activation
 from sapm.numerics.jets import Jet, blocks, directions_of
 from sapm.numerics.network import Network
@@ -384,7 +384,8 @@ def check_same_problem(
     wrong = "the problem given is not the stored one"
     fix = "give the problem that the file was made from"
     if config.get("problem", kind) != kind:
-        raise ValueError(f"{wrong}: got a {kind}, expected a {brief(config['problem'])}; {fix}.")
+        expected = shown(config["problem"], LONGEST_QUOTE)
+        raise ValueError(f"{wrong}: got a {kind}, expected a {expected}; {fix}.")
     given = isinstance(problem, Regression)
     counts = getattr(problem, "counts", None)
     if counts is not None:  # of a PDE; before points are drawn
