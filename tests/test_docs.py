@@ -321,6 +321,6 @@ def test_links_lead_somewhere(page):
 def test_files_named_in_the_documentation_exist():
     for page in TEXTS:
         for name in re.findall(
-            r"(?<![\w/.])((?:sapm|tests|docs|benchmarks)/[\w/-]+\.\w+)", page.read_text()
+            r"(?<![\w/.])((?:sapm|tests|docs|benchmarks)/[\w/-]+\.\w+(?:\.xz)?)", page.read_text()
         ):
             assert (ROOT / name).exists(), f"{page.name} names {name}"

@@ -55,7 +55,6 @@ FOLLOWING = {  # file:function → why its branch on a setting is no decision
     "results/table.py:_notes": "shows",
     "results/table.py:heading": "shows",
     "results/table.py:summary": "shows",
-    "scopes.py:usual_settings": "follows the settings of JAX",
 }
 SIZES = {"depth": 2, "width": 4, "seeds": 2}
 POINTS = {"points": 30, "boundary_points": 10, "test_points": 30}

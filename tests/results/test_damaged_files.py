@@ -792,7 +792,10 @@ def test_trials(command, tmp_path):
 # ---------------------------------------------------------------- honest files
 
 
-@pytest.mark.parametrize(("guess", "unit"), [(0.5, 0.5), (1e-6, 1.0), (0.0, 1.0)])
+@pytest.mark.slow_cases("0.5")
+@pytest.mark.parametrize(
+    ("guess", "unit"), [(0.5, 0.5), (1e-6, 1.0), (0.0, 1.0)], ids=["0.5", "1e-6", "0"]
+)
 def test_an_unknown_number_is_read_with_any_first_guess(guess, unit, tmp_path):
     """Its unit is the guess, or the size at which the equation balances."""
     problem = sapm.PDE(
