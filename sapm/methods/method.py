@@ -529,7 +529,9 @@ def check_same_method(given: Method, name: str, options: Mapping[str, Any]) -> N
     name, options : as they are in the file.
     """
     if given.name != name:
-        raise ValueError(f"the method of the file is {name!r}, not {given.name!r}; give that one.")
+        raise ValueError(
+            f"the method of the file is {brief(name)}, not {given.name!r}; give that one."
+        )
     for option, value in given.options.items():
         stored = options.get(option)
         if value is not None and json_safe(value) != stored:

@@ -159,9 +159,10 @@ def check(
     config = about.get("config")
     if method is not None and isinstance(config, dict):
         options = config.get("options")
-        check_same_method(
-            method, str(config.get("method")), options if isinstance(options, dict) else {}
-        )
+        with naming(path):
+            check_same_method(
+                method, str(config.get("method")), options if isinstance(options, dict) else {}
+            )
     with damage(path):
         require(_levels(about) <= MOST_LEVELS, f"it has more than {MOST_LEVELS} levels")
         upgrade(arrays, about)
@@ -178,6 +179,17 @@ def check(
         _history(arrays, run, samples.terms[0].loss is None)
         _points(plan, run, samples)
     return Stored(plan, run, samples)
+
+
+@contextmanager
+def naming(path: Any) -> Iterator[None]:
+    """Name a file in the refusals within."""
+    try:
+        yield
+    except ValueError as error:
+        if not raised_here(error):
+            raise
+        raise ValueError(f"{shown_path(path)}: {error}") from None
 
 
 @contextmanager
@@ -393,7 +405,8 @@ def _real(a: np.ndarray) -> bool:
 
 @float64
 def check_values(path: Any, arrays: Arrays, stored: Stored, sigma: Activation) -> None:
-    """Raise a ValueError if a network gives numbers at its first samples that are not finite.
+    """Raise a ValueError if a network gives numbers at its first samples whose squares are not
+    finite.
 
     Parameters
     ----------
@@ -410,7 +423,7 @@ def check_values(path: Any, arrays: Arrays, stored: Stored, sigma: Activation) -
             W = arrays[f"network/W{l}"]
             z = z if l == 1 else np.asarray(sigma(jnp.asarray(z)))
             z = z @ np.swapaxes(W, 1, 2) + arrays[f"network/b{l}"][:, None]
-        finite = np.isfinite(z).all((1, 2))
+        finite = np.isfinite(z * z).all((1, 2))
         failed = np.array([status == Status.NON_FINITE for status in stored.run.status])
         require(bool((finite | failed).all()), "network: it gives numbers that are not finite")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sapm.errors import brief, integer, printable, raised_here, shown_path, warn
+from sapm.errors import brief, integer, printable, shown_path, warn
 from sapm.methods.engine import Engine
 from sapm.methods.method import METHODS, Method, StoredMethod
 from sapm.numerics.activations import ACTIVATIONS, Activation, activation
@@ -517,7 +516,7 @@ def _restore(
         samples = from_arrays(stored.samples, functions, hard, loss)
         if problem is not None:
             drawn = {"points": None} if run.sampler_state.redrawn else {}
-            with _naming(path):
+            with records.naming(path):
                 check_same_problem(problem, samples, plan.to_dict() | drawn, part("samples"))
         with records.damage(path):
             engine = plan.engine(samples)
@@ -538,17 +537,6 @@ def _restore(
         engine, states, kept, part("history"), arrays["chosen"], arrays.get("scores")
     )
     return Result(restored, samples, plan, problem)
-
-
-@contextmanager
-def _naming(path: Any) -> Iterator[None]:
-    """Name a file in the refusals within."""
-    try:
-        yield
-    except ValueError as error:
-        if not raised_here(error):
-            raise
-        raise ValueError(f"{shown_path(path)}: {error}") from None
 
 
 def _layers(
