@@ -453,7 +453,9 @@ def case(content: Content, number: int, seed: list[int]) -> list[tuple[Place, Ch
     if draw.random() < 0.1:
         other = found[int(draw.integers(len(found)))]
         ways = changes(content, other)
-        chosen.append((other, ways[int(draw.integers(len(ways)))]))
+        second = (other, ways[int(draw.integers(len(ways)))])
+        within = place.keys and other.keys[: len(place.keys)] == place.keys
+        chosen = [second, *chosen] if within else [*chosen, second]
     return chosen
 
 
